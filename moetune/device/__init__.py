@@ -1,0 +1,1 @@
+"""What runs beside the device: compiling, the worker, accuracy, timing, machine facts."""

@@ -1,0 +1,1 @@
+"""The nouns: frozen facts without I/O."""

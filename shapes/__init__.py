@@ -1,0 +1,1 @@
+"""The shape files that ship with moetune, one TOML per model."""
