@@ -8,7 +8,7 @@ by import path (`package.module:Class`); it is loaded only in child processes, a
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -96,6 +96,9 @@ class Kernel(Protocol):
     def footprint(self, stage: int, config: Config, problem: Problem, target: Target) -> Footprint:
         """Return what a config is predicted to need."""
 
+    def binary(self, stage: int, config: Config, problem: Problem) -> Hashable:
+        """Return what decides the compiled binary: configs and problems that agree in it share one."""
+
     def traffic(self, stage: int, problem: Problem, active_experts: int) -> Traffic:
         """Return bytes and operations of stage 1 or 2 (asked of each, also where they share a config)."""
 
@@ -131,7 +134,7 @@ class Implementation(Protocol):
         """Quantise x for stage 1 on the device; return False where the format needs none."""
 
     def sort(self, operands: Operands, *configs: Config) -> None:
-        """Sort the routed rows by expert (stable) and map the tiles of each config."""
+        """Sort the routed rows by expert (stable) and map the tiles of each config, until the next call."""
 
     def launch(self, stage: int, config: Config, operands: Operands) -> None:
         """Run stage 1 or 2 (or both, stage 0) after `sort` has mapped the config."""

@@ -24,12 +24,13 @@ class _Span:
 
 
 class Arena:
-    """Allocates tensors on one device; before and after each lies a guard of `tile_rows` rows of the tensor."""
+    """Allocates tensors on one device, each between guards of `tile_rows` of its rows (of a vector's elements)."""
 
     def __init__(self, device: torch.device, tile_rows: int) -> None:
         self.device = device
         self.tile_rows = tile_rows
         self._spans: dict[str, _Span] = {}
+        self._fill = POISON
 
     def empty(
         self, name: str, shape: tuple[int, ...], dtype: torch.dtype, *, output: bool = False
@@ -41,29 +42,31 @@ class Arena:
         size = dtype.itemsize
         for extent in shape:
             size *= extent
-        row = dtype.itemsize * (shape[-1] if shape else 1)
+        row = dtype.itemsize * (shape[-1] if len(shape) > 1 else 1)
         guard = -(-max(self.tile_rows * row, 4096) // _ALIGN) * _ALIGN
         body = -(-size // _ALIGN) * _ALIGN
         buffer = torch.empty(guard + body + guard, dtype=torch.uint8, device=self.device)
         span = _Span(buffer, guard, size, output)
         self._spans[name] = span
         for side in span.sides():
-            side.fill_(POISON)
+            side.fill_(self._fill)
         return buffer[guard : guard + size].view(dtype).view(shape)
 
     def fill_guards(self, value: int = POISON) -> None:
-        """Fill every guard with one byte."""
+        """Fill every guard with one byte, which `damaged_guards` then expects."""
+        self._fill = value
         for span in self._spans.values():
             for side in span.sides():
                 side.fill_(value)
 
     def damaged_guards(self) -> list[str]:
-        """Return the names of the tensors whose guards no longer hold the poison."""
+        """Return the names of the tensors whose guards no longer hold what filled them."""
         names = list(self._spans)
         if not names:
             return []
         flags = torch.stack([
-            torch.stack([(side != POISON).any() for side in self._spans[name].sides()]).any() for name in names
+            (before != self._fill).any() | (after != self._fill).any()
+            for before, after in (span.sides() for span in self._spans.values())
         ])  # fmt: skip
         if not bool(flags.any()):
             return []

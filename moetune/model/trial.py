@@ -189,7 +189,7 @@ class Verdict:
     their spread. `fixed_default_us` runs the default's rule at 64 tokens. `stage_us` are the winner's two stages
     alone, `default_stage_us` the default's. `quantise_us` is what quantising x takes, counted nowhere else.
     `padding` is padded rows over useful rows of the winner, per stage. `decision` failed leaves the rest empty
-    and says why in `reason`. `limits` holds the accuracy limits applied (`rel_l2`, `worst_row`, `rel_l2_default`).
+    and says why in `reason`. `search` is the effort spent (trials, sampler, seed). `limits` holds the accuracy limits applied (`rel_l2`, `worst_row`, `rel_l2_default`).
     """
 
     problem: str
@@ -221,6 +221,7 @@ class Verdict:
     excluded: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=dict)
+    search: dict[str, Any] = field(default_factory=dict)
     identity: str = ""
     command: str = ""
     finished: str = ""

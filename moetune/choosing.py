@@ -1,0 +1,125 @@
+"""From the words of a command to the problems, kernels and devices of a sweep."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from moetune.catalog import load_shape
+from moetune.device.child import Child, ChildDied, ChildError, ChildTimeout
+from moetune.device.machine import Device, cpu_device, has_gpu
+from moetune.errors import KernelError, MachineError, UsageError
+from moetune.kernel import Kernel, kernel_names, load_kernel
+from moetune.model.problem import Problem
+from moetune.model.routing import Routing
+from moetune.model.shape import Shape
+from moetune.model.target import Target
+from moetune.space import exclusion
+
+PROBE_S = 120.0
+
+
+def visible_devices(log: Path) -> list[Device]:
+    """Return the GPUs that torch sees, asked in a child process; none where no GPU driver is loaded."""
+    if not has_gpu():
+        return []
+    child = Child("moetune.device.machine:Probe", log)
+    try:
+        found: list[Device] = child.call("devices", timeout_s=PROBE_S)
+    except (ChildDied, ChildError, ChildTimeout) as error:
+        raise MachineError(f"the GPUs cannot be listed: {error}; see {log}, or add --kernel cpu") from error
+    finally:
+        child.kill()
+    return found
+
+
+def choose_devices(devices: Sequence[Device], wanted: str) -> list[Device]:
+    """Return the GPUs named (``0,1``), or the visible idle ones of the first one's product; none without a GPU."""
+    if wanted:
+        by_number = {d.name.rpartition(":")[2]: d for d in devices}
+        unknown = [w for w in wanted.split(",") if w.strip() not in by_number]
+        if unknown:
+            have = ", ".join(by_number) or "none"
+            raise UsageError(f"--gpus {wanted!r}: no GPU {unknown[0].strip()!r} is visible (visible: {have})")
+        chosen = [by_number[w.strip()] for w in wanted.split(",")]
+    else:
+        chosen = [d for d in devices if d.idle]
+        if devices and not chosen:
+            raise MachineError("every visible GPU is in use; wait, or name one with --gpus 0")
+    other = [d for d in chosen if d.product != chosen[0].product or d.cu_num != chosen[0].cu_num]
+    if other and wanted:
+        raise UsageError(
+            f"--gpus {wanted!r}: {other[0].product} and {chosen[0].product} cannot share one sweep"
+        )
+    return [d for d in chosen if d not in other]
+
+
+def choose_kernels(names: Sequence[str], shapes: Sequence[Shape], target: Target) -> dict[str, Kernel]:
+    """Return the kernels named, or every one that serves the target in a format of a shape; raise KernelError."""
+    if names:
+        chosen = {name: load_kernel(name) for name in names}
+        for kernel in chosen.values():
+            reason = kernel.unserved(target)
+            if reason:
+                raise KernelError(f"--kernel {kernel.name}: {reason}")
+        return chosen
+    found = {}
+    for name in kernel_names():
+        kernel = load_kernel(name)
+        if kernel.unserved(target) is None and any(kernel.format.name in s.formats for s in shapes):
+            found[name] = kernel
+    if not found:
+        raise KernelError(
+            f"no kernel serves {target.arch} in the formats of {', '.join(s.name for s in shapes)}; name one with --kernel"
+        )
+    return found
+
+
+def choose_problems(
+    names: Sequence[str], tps: Sequence[int], tokens: Sequence[int], routings: Sequence[Routing],
+    kernels: dict[str, Kernel], target: Target,
+) -> tuple[tuple[Problem, ...], tuple[str, ...]]:  # fmt: skip
+    """Return the problems in the order of their chains, and a line for each combination that is left out.
+
+    A combination that the command names and that cannot be is an error; one that a default brings is left out.
+    """
+    problems = []
+    left_out = []
+    for name in names:
+        shape = load_shape(name)
+        for tp in tps:
+            if tp not in shape.tp:
+                raise UsageError(f"--tp {tp}: {shape.name} has TP {', '.join(map(str, shape.tp))}")
+        for kernel in kernels.values():
+            for tp in tps or shape.tp:
+                reason = kernel.unsupported(shape, tp)
+                if reason:
+                    left_out.append(f"{shape.name} TP{tp} with {kernel.name}: {reason}")
+                    continue
+                for routing in routings:
+                    for count in tokens or shape.tokens:
+                        problems.append(Problem(shape, tp, kernel.name, kernel.format.name, count, routing))
+    if not problems:
+        raise UsageError(f"nothing to tune: {left_out[0] if left_out else 'no problem'}")
+    problems = list(dict.fromkeys(problems))
+    for problem in problems:
+        kernel = kernels[problem.kernel]
+        for stage in kernel.stages:
+            default = kernel.default(stage, problem, target)
+            wrong = exclusion(kernel, stage, default, problem, target)
+            if wrong:
+                raise KernelError(
+                    f"{problem.key}: the default of stage {stage} cannot run ({wrong.reason}); a fault of kernel {kernel.name}"
+                )
+    return tuple(problems), tuple(left_out)
+
+
+def the_cpu() -> list[Device]:
+    """Return the CPU as the only device."""
+    return [cpu_device()]
+
+
+def default_out(device: Device) -> Path:
+    """Return the default output folder of a machine, e.g. ``moetune-out/nvidia-h200``."""
+    return Path("moetune-out") / re.sub(r"[^a-z0-9]+", "-", device.product.lower()).strip("-")

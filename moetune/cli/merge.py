@@ -1,0 +1,5 @@
+"""The command `moetune merge`."""
+
+
+def merge() -> None:
+    """Being written."""

@@ -1,0 +1,196 @@
+"""The command `moetune sweep`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from moetune.cli.options import integers, split
+from moetune.errors import UsageError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from moetune.device.machine import Device
+    from moetune.live import LiveView
+    from moetune.model.target import Target
+    from moetune.sweep import Order, Tally
+
+_SAMPLERS = ("auto", "tpe", "gp", "random", "exhaustive")
+_COUPLINGS = ("none", "tile_m")
+
+
+def sweep(
+    shape: Annotated[
+        list[str], typer.Argument(help="Shapes: names that `moetune shapes` lists, or TOML files.")
+    ],
+    tp: Annotated[str, typer.Option(help="TP degrees, e.g. 1,2,4 (default: the shape's).")] = "",
+    tokens: Annotated[str, typer.Option(help="Token buckets, e.g. 1-256,1024 (default: the shape's).")] = "",
+    kernel: Annotated[
+        list[str] | None, typer.Option(help="Kernels (default: those of the shape's formats).")
+    ] = None,
+    trials: Annotated[int, typer.Option(help="Trials per problem and stage.", min=1)] = 100,
+    minutes: Annotated[
+        float | None, typer.Option(help="Stop searching after this long in all.", min=0.01)
+    ] = None,
+    sampler: Annotated[str, typer.Option(help="auto, tpe, gp, random or exhaustive.")] = "auto",
+    seed: Annotated[int, typer.Option(help="Random seed of operands, routing and search.", min=0)] = 0,
+    start_from: Annotated[
+        list[Path] | None, typer.Option(help="A table or ledger whose configs are tried first.")
+    ] = None,
+    routing: Annotated[list[str] | None, typer.Option(help="uniform, balanced, zipf:1.2.")] = None,
+    couple: Annotated[str, typer.Option(help="none, or tile_m: both stages get one tile_m.")] = "none",
+    gpus: Annotated[str, typer.Option(help="GPU numbers, e.g. 0,1 (default: visible and idle).")] = "",
+    out: Annotated[Path | None, typer.Option(help="Output folder (default: moetune-out/<machine>).")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan; compile and write nothing.")
+    ] = False,
+    target: Annotated[
+        str, typer.Option(help="With --dry-run: plan for a GPU that is not here, e.g. sm_90.")
+    ] = "",
+    fresh: Annotated[bool, typer.Option("--fresh", help="Move the old ledger aside and start anew.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+) -> None:
+    """Tune SHAPEs on the devices of this machine, and keep every trial in a ledger.
+
+    An interrupted sweep goes on where it stopped when the same command is run again.
+
+    [bold]Examples[/bold]
+
+      moetune sweep demo
+      moetune sweep qwen3.5-397b-a17b --tp 1,2,4 --kernel bf16,a8w4
+      moetune sweep demo --dry-run --target sm_90
+    """
+    from moetune.catalog import load_shape
+    from moetune.choosing import (
+        choose_devices,
+        choose_kernels,
+        choose_problems,
+        default_out,
+        the_cpu,
+        visible_devices,
+    )
+    from moetune.device.machine import target_for
+    from moetune.model.routing import Routing
+    from moetune.targets import load_target
+    from moetune.tuning import Effort
+
+    for option, value, known in (("--sampler", sampler, _SAMPLERS), ("--couple", couple, _COUPLINGS)):
+        if value not in known:
+            raise UsageError(f"{option} {value!r}: {nearest(value, known)}")
+    if target and not dry_run:
+        raise UsageError("--target: only a plan can be made for a GPU that is not here; add --dry-run")
+    shapes = [load_shape(name) for name in shape]
+    routings = [Routing.parse(text) for text in split(routing)] or [Routing()]
+    wanted = split(kernel)
+    tps, buckets = integers(tp, "--tp") if tp else [], integers(tokens, "--tokens") if tokens else []
+    devices: list[Device] = []
+    if target:
+        plan_for = load_target(target)
+    else:
+        devices = [] if wanted == ["cpu"] else choose_devices(visible_devices(Path("/dev/null")), gpus)
+        devices = devices or the_cpu()
+        plan_for = target_for(devices[0])
+    kernels = choose_kernels(wanted, shapes, plan_for)
+    problems, left_out = choose_problems(shape, tps, buckets, routings, kernels, plan_for)
+    for line in left_out:
+        print(f"left out: {line}", file=sys.stderr)
+    effort = Effort(trials, sampler, seed, couple)
+    if dry_run:
+        _print_plan(problems, kernels, plan_for, effort)
+        return
+    from moetune.sweep import Order
+    from moetune.tables.starts import known_configs
+
+    order = Order(
+        problems=problems,
+        kernels=kernels,
+        devices=tuple(devices),
+        target=plan_for,
+        out=out or default_out(devices[0]),
+        effort=effort,
+        minutes=minutes,
+        fresh=fresh,
+        start_from=tuple(known_configs(start_from or [])),
+        command=("moetune", *sys.argv[1:]),
+    )
+    _sweep(order, quiet)
+
+
+def _sweep(order: Order, quiet: bool) -> None:
+    from moetune.errors import MoetuneError
+    from moetune.live import LiveView, duration
+    from moetune.plan import estimate
+    from moetune.report.sheet import render
+    from moetune.report.summary import summary_sheets
+    from moetune.sweep import failures, run
+
+    expected_s = estimate(order)
+    with LiveView(quiet) as view:
+        view.log(_where(order))
+        ended = run(order, _watcher(view, order, expected_s))
+    print(render(summary_sheets(list(ended.verdicts)), "text"))
+    print(f"\n{len(ended.verdicts)} problems in {duration(ended.seconds)} (estimated {duration(expected_s)})")
+    print(f"ledger: {order.out}\nmerge:  moetune merge {order.out} --into tuned_grouped_fmoe.csv")
+    error: MoetuneError | None = failures(ended)
+    if error is not None:
+        raise error
+
+
+def _where(order: Order) -> str:
+    device = order.devices[0]
+    kernels = ", ".join(order.kernels)
+    if device.arch == "cpu":
+        why = "" if list(order.kernels) == ["cpu"] else "; "
+        return (
+            f"no GPU here{why}: tuning kernel {kernels} on the CPU ({device.product}, {device.cu_num} cores)"
+        )
+    names = ", ".join(d.name for d in order.devices)
+    return f"tuning {kernels} on {names} ({device.product}), ledger in {order.out}"
+
+
+def _watcher(view: LiveView, order: Order, expected_s: float) -> Callable[..., None]:
+    from moetune.live import Current, Progress
+
+    shown: set[str] = set()
+    greeted = []
+
+    def watch(board: object) -> None:
+        from moetune.sweep import Board
+
+        assert isinstance(board, Board)
+        with board:
+            tally: Tally = board.tally
+            verdicts = [v for key, v in board.verdicts.items() if key not in shown]
+            elapsed_s = time.monotonic() - tally.started
+            left = tally.total - tally.done
+            progress = Progress(
+                problems_done=tally.done,
+                problems_total=tally.total,
+                current=tuple(
+                    Current(*facts, gpu=name if len(order.devices) > 1 else "")
+                    for name, facts in tally.current.items()
+                ),
+                compiled=tally.compiled,
+                timed=tally.timed,
+                elapsed_s=elapsed_s,
+                compile_rate=tally.compiled / max(elapsed_s, 1e-9),
+                time_rate=tally.timed / max(elapsed_s, 1e-9),
+                census=dict(tally.census),
+                eta_s=elapsed_s / tally.done * left if tally.done else max(0.0, expected_s - elapsed_s),
+                recent=tuple(tally.notes[-3:]),
+                gpus=", ".join(f"{d.name} {d.product}" for d in order.devices),
+            )
+            if tally.kept and not greeted:
+                greeted.append(True)
+                view.log(f"resuming {order.out}: {tally.kept} trials kept")
+        for verdict in verdicts:
+            shown.add(verdict.problem)
+            view.done(verdict)
+        view.update(progress)
+
+    return watch

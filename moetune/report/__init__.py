@@ -1,0 +1,1 @@
+"""Speed-ups, floors, failures and accuracy, as sheets."""

@@ -1,0 +1,1 @@
+"""Verdicts as rows, in the formats that somebody reads."""
