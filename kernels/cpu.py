@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-import hashlib
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Hashable, Mapping
 
 from moetune.kernel import Constraint, Footprint, Limits
 from moetune.model.config import Config
@@ -14,6 +11,9 @@ from moetune.model.format import FORMATS, Format
 from moetune.model.problem import Problem
 from moetune.model.shape import Shape
 from moetune.model.target import Target
+from moetune.model.traffic import stage_traffic
+
+from .grouped import source_hash
 
 _AXES = {"tile_m": (16, 32, 64), "tile_n": (64, 128, 256, 512), "tile_k": (16, 32, 64, 128, 256)}
 _K = {1: "model_dim", 2: "inter_dim"}
@@ -92,7 +92,7 @@ class CpuKernel:
         )
 
     def default(self, stage: int, problem: Problem, target: Target) -> Config:
-        """Return tile_m the least that holds an expert's mean rows, tile_n 128, tile_k the longest up to 128."""
+        """Return the least tile_m that holds an expert's mean rows, tile_n 128, the longest tile_k to 128."""
         mean = problem.rows / problem.experts
         return Config.of(
             tile_m=next((value for value in _AXES["tile_m"] if value >= mean), _AXES["tile_m"][-1]),
@@ -104,23 +104,17 @@ class CpuKernel:
         """Return no shared memory and one thread."""
         return Footprint(shared_bytes=0, threads=1)
 
-    def traffic(self, stage: int, problem: Problem, active_experts: int) -> Traffic:
-        """Return bytes and operations of a stage.
+    def binary(self, stage: int, config: Config, problem: Problem) -> Hashable:
+        """Return the same for all: nothing is compiled."""
+        return self.name
 
-        Stage 1 reads x once and writes the intermediate, stage 2 reads it and writes the routed output; each
-        reads the weights of the active experts once.
-        """
-        n, k = problem.n(stage), problem.k(stage)
-        stored = self.format.activations.bytes
-        intermediate = stored(problem.rows, problem.inter_dim)
-        outside = stored(problem.tokens if stage == 1 else problem.rows, problem.model_dim)
-        weights = active_experts * self.format.weights.bytes(n, k)
-        return Traffic(weights + intermediate + outside, 2 * problem.rows * n * k, self.format.rate)
+    def traffic(self, stage: int, problem: Problem, active_experts: int) -> Traffic:
+        """Return bytes and operations of a stage."""
+        return stage_traffic(self.format, stage, problem, active_experts)
 
     def source_hash(self) -> str:
-        """Return a hash of the implementation's source, blind to comments and layout."""
-        source = Path(__file__).with_name("torch_cpu.py").read_text("utf-8")
-        return hashlib.sha256(ast.unparse(ast.parse(source)).encode()).hexdigest()[:16]
+        """Return a hash of the implementation and of the reference, whose activation and combine it uses."""
+        return source_hash(("torch_cpu.py", "reference.py"))
 
 
 KERNEL = CpuKernel()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -150,6 +150,21 @@ class Grouped:
                     if all(rule.check(config, problem, target) is None for rule in rules):
                         return config
         raise KernelError(f"kernel {self.name} has no config for {problem.key} stage {stage} on {target.name}")
+
+    def binary(self, stage: int, config: Config, problem: Problem) -> Hashable:
+        """Return what decides the compiled binary: the config but group_m, and what Triton specialises on.
+
+        That is whether an integer argument is 1 or a multiple of 16, and on AMD whether a tensor exceeds 2 GB.
+        """
+        d, inter, rows = problem.model_dim, problem.inter_dim, problem.rows
+        integers = (d, inter, d // 2, inter // 2, d // 32, inter // 32)
+        sizes = (
+            self.format.weights.bytes(problem.experts * problem.n(stage), problem.k(stage)), 2 * rows * d, 2 * rows * inter
+        )  # fmt: skip
+        return (
+            self.name, stage, config.replace(group_m=0), tuple((i == 1, i % 16 == 0) for i in integers),
+            tuple(size > 1 << 31 for size in sizes),
+        )  # fmt: skip
 
     def traffic(self, stage: int, problem: Problem, active_experts: int) -> Traffic:
         """Return bytes at stored width (weights of the experts drawn, input once, output once) and operations."""

@@ -95,12 +95,14 @@ class TorchCpu:
         o.order.copy_(torch.argsort(flat, stable=True))
         ends = torch.bincount(flat, minlength=o.problem.experts).cumsum(0).tolist()
         spans = list(zip([0, *ends], ends, strict=False))
-        for tile_m in {config["tile_m"] for config in configs}:
-            o.tiles[tile_m] = [
+        o.tiles = {
+            tile_m: [
                 (expert, row, min(row + tile_m, stop))
                 for expert, (start, stop) in enumerate(spans)
                 for row in range(start, stop, tile_m)
             ]
+            for tile_m in {config["tile_m"] for config in configs}
+        }
 
     def launch(self, stage: int, config: Config, operands: CpuOperands) -> None:
         """Run stage 1 or 2 over the row tiles that `sort` mapped for the config."""

@@ -23,7 +23,7 @@ from . import triton_core as core
 from .grouped import TILES_M, tile_capacity
 
 _COMBINE_BLOCK = 1024
-_FIXED = {"num_warps": 4, "enable_fp_fusion": True}
+FIXED = {"num_warps": 4, "enable_fp_fusion": True}
 INTERPRETED = bool(triton.knobs.runtime.interpret)
 """Whether kernels run in Triton's interpreter, which multiplies bf16 as bit patterns: they widen to fp32 there."""
 
@@ -182,12 +182,12 @@ class GroupedTriton:
         raise NotImplementedError
 
     def reference(self, stage: int, operands: GroupedOperands) -> Tensor:
-        """Return the fp32 oracle of a stage (3 or 0: of the layer, from x)."""
+        """Return the fp32 oracle of a stage, stage 1's rounded as the kernel stores it (3 or 0: of the layer, from x)."""
         problem, ids, router = operands.problem, operands.ids, operands.tensors["router"]
         order = torch.sort(ids.flatten(), stable=True).indices
         x, weight1, weight2 = self.oracle(operands)
         if stage == 1:
-            return reference.stage1(x, weight1, ids, order, problem)
+            return self.round_trip(reference.stage1(x, weight1, ids, order, problem))
         if stage == 2:
             return reference.stage2(self.decode(1, operands), weight2, ids, order, router, problem)
         return reference.layer(x, weight1, weight2, ids, order, router, problem, self.round_trip)
@@ -198,12 +198,12 @@ class GroupedTriton:
     def _map_tiles(self, tile_m: int, problem: Problem, t: dict[str, Any]) -> Call:
         experts = problem.experts
         arguments = (t["offsets"], t[f"tiles{tile_m}"], experts, tile_capacity(problem, tile_m), tile_m)
-        options = {"EXPERTS": triton.next_power_of_2(experts), **_FIXED}
+        options = {"EXPERTS": triton.next_power_of_2(experts), **FIXED}
         return Call(core.map_tiles, (experts + 1,), arguments, options)
 
     def _combine(self, problem: Problem, t: dict[str, Any]) -> Call:
         grid = (problem.tokens, triton.cdiv(problem.model_dim, _COMBINE_BLOCK))
-        options = {"TOPK": problem.topk, "BLOCK": _COMBINE_BLOCK, "WIDEN": INTERPRETED, **_FIXED}
+        options = {"TOPK": problem.topk, "BLOCK": _COMBINE_BLOCK, "WIDEN": INTERPRETED, **FIXED}
         return Call(core.combine, grid, (t["y"], t["output"], problem.model_dim), options)
 
 
@@ -212,6 +212,6 @@ def launch_options(config: Config) -> dict[str, Any]:
     return {
         "TILE_M": config["tile_m"], "TILE_N": config["tile_n"], "TILE_K": config["tile_k"],
         "BUFFERS": config["num_buffers"], "PREFETCH": config["prefetch"], "num_warps": config["num_warps"],
-        "enable_fp_fusion": True,
+        "WIDEN": INTERPRETED, "enable_fp_fusion": True,
     }  # fmt: skip
 

@@ -17,7 +17,7 @@ from moetune.model.problem import Problem
 from . import triton_core as core
 from .grouped import tile_capacity
 from .reference import Weight
-from .triton_base import INTERPRETED, Call, GroupedOperands, GroupedTriton, Slot, launch_options
+from .triton_base import Call, GroupedOperands, GroupedTriton, Slot, launch_options
 
 
 @triton.jit
@@ -135,7 +135,7 @@ class Bf16(GroupedTriton):
         tiles, group_m = t[f"tiles{config['tile_m']}"], config["group_m"]
         d, inter = problem.model_dim, problem.inter_dim
         grid = (capacity * (problem.n(stage) // config["tile_n"]),)
-        options = launch_options(config) | {"WIDEN": INTERPRETED}
+        options = launch_options(config)
         if stage == 1:
             inputs = (t["x"], t["w1"], t["h"], t["order"], tiles, inter, d, problem.topk, capacity, group_m)
             return Call(stage1, grid, inputs, options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from moetune.catalog import load_shape
 from moetune.device.child import Child, ChildDied, ChildError, ChildTimeout
@@ -16,6 +17,9 @@ from moetune.model.routing import Routing
 from moetune.model.shape import Shape
 from moetune.model.target import Target
 from moetune.space import exclusion
+
+if TYPE_CHECKING:
+    from moetune.search.starts import Known
 
 PROBE_S = 120.0
 
@@ -49,9 +53,7 @@ def choose_devices(devices: Sequence[Device], wanted: str) -> list[Device]:
             raise MachineError("every visible GPU is in use; wait, or name one with --gpus 0")
     other = [d for d in chosen if d.product != chosen[0].product or d.cu_num != chosen[0].cu_num]
     if other and wanted:
-        raise UsageError(
-            f"--gpus {wanted!r}: {other[0].product} and {chosen[0].product} cannot share one sweep"
-        )
+        raise UsageError(f"--gpus {wanted!r}: {other[0].product} and {chosen[0].product} cannot share one sweep")
     return [d for d in chosen if d not in other]
 
 
@@ -71,7 +73,8 @@ def choose_kernels(names: Sequence[str], shapes: Sequence[Shape], target: Target
             found[name] = kernel
     if not found:
         raise KernelError(
-            f"no kernel serves {target.arch} in the formats of {', '.join(s.name for s in shapes)}; name one with --kernel"
+            f"no kernel serves {target.arch} in the formats of {', '.join(s.name for s in shapes)}; "
+            "name one with --kernel"
         )
     return found
 
@@ -110,9 +113,24 @@ def choose_problems(
             wrong = exclusion(kernel, stage, default, problem, target)
             if wrong:
                 raise KernelError(
-                    f"{problem.key}: the default of stage {stage} cannot run ({wrong.reason}); a fault of kernel {kernel.name}"
+                    f"{problem.key}: the default of stage {stage} cannot run ({wrong.reason}): "
+                    f"a fault of kernel {kernel.name}"
                 )
     return tuple(problems), tuple(left_out)
+
+
+def known_configs(paths: Sequence[Path]) -> tuple[Known, ...]:
+    """Return the configs that tables and ledgers hold, to start from; raise what reading them raises."""
+    from moetune.search.starts import Known
+    from moetune.tables.reading import read_source
+
+    return tuple(
+        Known(v.facts, stage, config, us)
+        for path in paths
+        for v in read_source(path).verdicts
+        for stage, config, us in ((1, v.config1, v.us), (2, v.config2, v.us))
+        if config is not None
+    )
 
 
 def the_cpu() -> list[Device]:

@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from moetune.errors import KernelError, nearest
 from moetune.model.config import Config
@@ -60,7 +60,6 @@ class Limits:
     worst_row: float = 4.0
 
 
-@runtime_checkable
 class Kernel(Protocol):
     """The description of a kernel. `stages` is (1, 2), or (0,) where one config drives both.
 
@@ -181,10 +180,12 @@ def load_kernel(name: str) -> Kernel:
         kernel = entries[name].load()
     except Exception as error:  # a plug-in may fail in any way
         raise KernelError(f"kernel {name!r} ({entries[name].path}) does not load: {error}") from error
-    missing = [attr for attr in Kernel.__annotations__ if not hasattr(kernel, attr)]
-    if missing or not isinstance(kernel, Kernel):
-        raise KernelError(f"kernel {name!r} ({entries[name].path}) lacks {', '.join(missing) or 'methods'} of the contract")
-    return kernel
+    members = [*Kernel.__annotations__, *(name for name in vars(Kernel) if not name.startswith("_"))]
+    missing = [name for name in members if not hasattr(kernel, name)]
+    if missing:
+        raise KernelError(f"kernel {name!r} ({entries[name].path}) lacks {', '.join(missing)} of the contract")
+    found: Kernel = kernel
+    return found
 
 
 def load_implementation(path: str) -> Implementation:

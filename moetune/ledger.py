@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from moetune.model.trial import Final, Trial, Verdict
 
 SCHEMA = 1
 NAME = "ledger.jsonl"
+_HEAD = b'{"record":"header"'
 
 
 @dataclass
@@ -60,11 +62,15 @@ def read_ledger(path: Path) -> Records:
         try:
             _take(records, json.loads(line))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if not records.headers:
+                raise LedgerError(f"{path}: no ledger of moetune (its first line is no header)") from error
             if number == len(lines) - 1:
                 records.torn = True
                 break
             raise LedgerError(f"{path}: line {number} cannot be read ({error}); move it away or use --fresh") from error
         records.size += len(line) + 1
+    if not records.headers and not lines[-1].startswith(_HEAD[: len(lines[-1])]):
+        raise LedgerError(f"{path}: no ledger of moetune (its first line is no header)")
     return records
 
 
@@ -95,7 +101,7 @@ def _take(records: Records, record: dict[str, Any]) -> None:
 
 
 class Ledger:
-    """A ledger open for appending; a record is on disk when its call returns."""
+    """A ledger open for appending; once a call returns, its record outlives the process."""
 
     def __init__(self, path: Path, keep: int | None = None) -> None:
         """Open for appending; `keep` truncates to that many bytes first (what a torn line leaves whole)."""
@@ -132,8 +138,11 @@ class Ledger:
             done = 0
             while done < len(line):
                 done += os.write(self._file, line[done:])
-        except OSError as error:
-            os.ftruncate(self._file, self._size)  # a half-written line is taken back
+        except BaseException as error:
+            with contextlib.suppress(OSError):  # what is left torn, the next reader drops
+                os.ftruncate(self._file, self._size)  # a half-written line is taken back
+            if not isinstance(error, OSError):
+                raise
             raise OutputError(f"{self.path}: cannot be written ({error.strerror}); nothing in it is lost") from error
         self._size += len(line)
 

@@ -13,7 +13,7 @@ from moetune.model.trial import Decision, Verdict
 if TYPE_CHECKING:
     from rich.console import Console, Group
 
-REDRAW_S = 0.25
+REDRAW_S = 0.2
 EVERY_S = 30.0
 """How often a line is printed where stderr is no terminal."""
 _GAP = "   "
@@ -67,9 +67,7 @@ def picture(progress: Progress, width: int) -> Group:
     times = f"{duration(progress.elapsed_s)} gone, {_left(progress.eta_s)}"
     room = max(10, width - len(head) - len(times) - 4)
     full = room * done // total if total else 0
-    bar = Text.assemble(
-        (head, "bold"), "  ", ("━" * full, "green"), ("─" * (room - full), "dim"), "  ", times
-    )
+    bar = Text.assemble((head, "bold"), "  ", ("━" * full, "green"), ("─" * (room - full), "dim"), "  ", times)
     lines = [bar]
     lines += [Text(line, style="dim") for line in _flow([progress.gpus], width)] if progress.gpus else []
     for current in progress.current:
@@ -81,9 +79,7 @@ def picture(progress: Progress, width: int) -> Group:
     ]
     lines += [Text(line) for line in _flow(facts, width)]
     counts = sorted(progress.census.items(), key=lambda pair: (pair[0] != "ok", -pair[1], pair[0]))
-    lines += [
-        Text(line) for line in _flow([f"{n} {name.replace('_', ' ')}" for name, n in counts if n], width)
-    ]
+    lines += [Text(line) for line in _flow([f"{n} {name.replace('_', ' ')}" for name, n in counts if n], width)]
     for line in progress.recent:
         cut = Text("  " + line, style="yellow")
         cut.truncate(width, overflow="ellipsis")
@@ -154,7 +150,7 @@ def _flow(parts: Sequence[str], width: int, indent: str = "") -> list[str]:
 class LiveView:
     """Shows a sweep on stderr while it runs; a context manager.
 
-    On a terminal the picture is redrawn in place when `update` is called, at most four times a second (by no
+    On a terminal the picture is redrawn in place when `update` is called, about four times a second (by no
     thread of its own: the driver starts children). Elsewhere a line is printed every 30 s. `quiet` leaves
     only warnings.
     """
@@ -169,11 +165,7 @@ class LiveView:
         self._console = console or Console(stderr=True, highlight=False)
         self._clock = clock
         terminal = self._console.is_terminal and not self._console.is_dumb_terminal
-        self._live = (
-            Live(console=self._console, auto_refresh=False, transient=True)
-            if terminal and not quiet
-            else None
-        )
+        self._live = Live(console=self._console, auto_refresh=False, transient=True) if terminal and not quiet else None
         self._shown = clock() if self._live is None else clock() - REDRAW_S
 
     def __enter__(self) -> LiveView:

@@ -42,12 +42,12 @@ class Order:
     devices: tuple[Device, ...]
     target: Target
     out: Path
-    effort: Effort = Effort()
+    effort: Effort = field(default_factory=Effort)
     minutes: float | None = None
     fresh: bool = False
     start_from: tuple[Known, ...] = ()
     timer: str = ""
-    deadlines: Deadlines = Deadlines()
+    deadlines: Deadlines = field(default_factory=Deadlines)
     workers: int = 0
     command: tuple[str, ...] = ()
 
@@ -63,9 +63,7 @@ class Tally:
     timed: int = 0
     census: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    current: dict[str, tuple[str, str, float | None, float | None, float | None]] = field(
-        default_factory=dict
-    )
+    current: dict[str, tuple[str, str, float | None, float | None, float | None]] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
 
 
@@ -148,9 +146,7 @@ class Board:
         """Return the problems that give starting configs: the next smaller bucket, and the same at the TP before."""
         same = [p for p in self.order.problems if p.chain == problem.chain and p.tokens < problem.tokens]
         beside = [
-            p
-            for p in self.order.problems
-            if dataclasses.replace(p, tp=problem.tp) == problem and p.tp < problem.tp
+            p for p in self.order.problems if dataclasses.replace(p, tp=problem.tp) == problem and p.tp < problem.tp
         ]
         return [*same[-1:], *beside[-1:]]
 
@@ -201,9 +197,7 @@ def run(order: Order, watch: Any) -> Ended:
             stack.callback(pool.close)
         log = order.out / "worker.log"
         environment = _environment(order)
-        lanes = [
-            Lane(d, log, environment, timer=order.timer, deadlines=order.deadlines) for d in order.devices
-        ]
+        lanes = [Lane(d, log, environment, timer=order.timer, deadlines=order.deadlines) for d in order.devices]
         threads = [threading.Thread(target=_drive, args=(lane, board, pool), daemon=True) for lane in lanes]
         begun = time.monotonic()
         try:
@@ -281,9 +275,7 @@ def hold(out: Path, devices: Sequence[Device]) -> Iterator[None]:
             out.mkdir(parents=True, exist_ok=True)
             stack.enter_context(FileLock(out / ".lock", timeout=0))
         except Timeout:
-            raise OutputError(
-                f"{out}: another sweep writes here; wait for it or choose another --out"
-            ) from None
+            raise OutputError(f"{out}: another sweep writes here; wait for it or choose another --out") from None
         except OSError as error:
             raise OutputError(f"{out}: cannot be written ({error.strerror}); choose another --out") from error
         for device in devices:
@@ -321,6 +313,7 @@ def caught_signals() -> Iterator[list[int]]:
 
     def note(number: int, _: object) -> None:
         if seen:
+            os.write(2, b"\x1b[?25h" if os.isatty(2) else b"")  # the live view has hidden the cursor
             os._exit(128 + number)
         seen.append(number)
 
@@ -343,9 +336,7 @@ def _drive(lane: Lane, board: Board, pool: CompilePool | None) -> None:
         pass
     except MoetuneError as error:
         board.stop(error)
-    except (
-        Exception
-    ) as error:  # a fault of moetune's own must stop the sweep with a message, not a dead thread
+    except Exception as error:  # a fault of moetune's own must stop the sweep with a message, not a dead thread
         import traceback
 
         traceback.print_exc()
@@ -382,9 +373,7 @@ def _bench(lane: Lane, board: Board, pool: CompilePool | None, kernel: Kernel) -
     target = order.target
     facts = lane.start(kernel.name, measure_rates=not target.bandwidth)
     if facts.rates:
-        target = dataclasses.replace(
-            target, bandwidth=facts.rates["bandwidth"], peaks={"bf16": facts.rates["bf16"]}
-        )
+        target = dataclasses.replace(target, bandwidth=facts.rates["bandwidth"], peaks={"bf16": facts.rates["bf16"]})
     machine = {
         "product": lane.device.product,
         "arch": lane.device.arch,

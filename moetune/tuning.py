@@ -94,12 +94,7 @@ def defaults_of(kernel: Kernel, problem: Problem, target: Target) -> tuple[Confi
 def tile_rows(kernel: Kernel) -> int:
     """Return the most rows or columns that one tile spans, for the guard zones."""
     return max(
-        (
-            max(values)
-            for stage in kernel.stages
-            for axis, values in kernel.axes(stage).items()
-            if axis in _EXTENTS
-        ),
+        (max(values) for stage in kernel.stages for axis, values in kernel.axes(stage).items() if axis in _EXTENTS),
         default=256,
     )
 
@@ -126,10 +121,10 @@ def tune(problem: Problem, bench: Bench) -> Verdict:
     try:
         prepared = bench.lane.prepare(problem, bench.effort.seed, defaults, tile_rows(bench.kernel))
     except (ChildError, ChildDied, ChildTimeout) as error:
-        return _failed(base, f"the default does not run: {error}")
+        return _failed(base, f"the default does not run: {error}", bench)
     bench.seconds["operands"] = prepared.seconds
     if prepared.fault:
-        return _failed(base, prepared.fault)
+        return _failed(base, prepared.fault, bench)
     best: dict[int, list[Trial]] = {}
     pools: dict[int, Pool] = {}
     for stage, default in zip(bench.kernel.stages, defaults, strict=True):
@@ -137,18 +132,12 @@ def tune(problem: Problem, bench: Bench) -> Verdict:
         trials = _search(problem, stage, default, pools[stage], prepared, bench)
         first = trials[0]
         if not first.ok:
-            return _failed(
-                base, f"stage {stage}: the default fails its check ({first.outcome}: {first.reason})"
-            )
-        best[stage] = sorted(
-            (t for t in trials if t.ok), key=lambda t: t.timing.median_us if t.timing else 0.0
-        )
+            return _failed(base, f"stage {stage}: the default fails its check ({first.outcome}: {first.reason})", bench)
+        best[stage] = sorted((t for t in trials if t.ok), key=lambda t: t.timing.median_us if t.timing else 0.0)
     clock = bench.lane.clock_mhz()
     fixed = _fixed_default(problem, bench)
     stage_times = {
-        stage: _stage_final(
-            problem, stage, defaults[i], fixed[i] if fixed else defaults[i], best[stage], bench
-        )
+        stage: _stage_final(problem, stage, defaults[i], fixed[i] if fixed else defaults[i], best[stage], bench)
         for i, stage in enumerate(bench.kernel.stages)
     }
     verdict = _pair_final(base, problem, defaults, fixed or defaults, stage_times, prepared, bench, clock)
@@ -161,20 +150,24 @@ def tune(problem: Problem, bench: Bench) -> Verdict:
         verdict,
         pool={str(stage): len(pool.configs) for stage, pool in pools.items()},
         excluded=excluded,
-        seconds={name: round(value, 3) for name, value in bench.seconds.items()},
-        finished=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        seconds=_rounded(bench.seconds),
+        finished=_now(),
     )
 
 
-def _failed(base: Verdict, reason: str) -> Verdict:
-    return dataclasses.replace(
-        base, reason=reason, finished=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    )
+def _failed(base: Verdict, reason: str, bench: Bench) -> Verdict:
+    return dataclasses.replace(base, reason=reason, seconds=_rounded(bench.seconds), finished=_now())
 
 
-def _search(
-    problem: Problem, stage: int, default: Config, pool: Pool, prepared: Prepared, bench: Bench
-) -> list[Trial]:
+def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 3) for name, value in seconds.items()}
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def _search(problem: Problem, stage: int, default: Config, pool: Pool, prepared: Prepared, bench: Bench) -> list[Trial]:
     """Return the trials of a stage, the default's first."""
     effort = bench.effort
     search = StageSearch(
@@ -327,7 +320,7 @@ def _pair_final(
     results = dict(zip(pairs, runs, strict=True))
     default = results[defaults]
     if default.rejected:
-        return _failed(base, f"the default's whole layer is wrong: {default.rejected}")
+        return _failed(base, f"the default's whole layer is wrong: {default.rejected}", bench)
     winner, verified, rejected = _choose(defaults, results, bench)
     _spend(bench, "finals", time.monotonic() - begun)
     after = bench.lane.clock_mhz()
@@ -338,7 +331,7 @@ def _pair_final(
     clocks = (clock, after) if clock is not None and after is not None else None
     bench.record.final(Final(problem.key, "pair", BOTH, entries, bench.identity(problem), clocks))
     if verified is None:
-        return _failed(base, f"the default is {rejected[defaults]}")
+        return _failed(base, f"the default is {rejected[defaults]}", bench)
     decision, kept = decide(defaults, winner, results)
     active = sum(1 for rows in prepared.rows_per_expert if rows)
     traffic = [bench.kernel.traffic(stage, problem, active) for stage in (1, 2)]
@@ -356,9 +349,7 @@ def _pair_final(
         samples=run.timing.samples,
         default_us=default.timing.median_us,
         default_spread_us=default.timing.spread_us,
-        fixed_default_us=results[fixed].timing.median_us
-        if fixed in results and not results[fixed].rejected
-        else None,
+        fixed_default_us=results[fixed].timing.median_us if fixed in results and not results[fixed].rejected else None,
         stage_us=tuple(alone[s, c] for s, c in zip(bench.kernel.stages, kept, strict=True)),
         default_stage_us=tuple(alone[s, c] for s, c in zip(bench.kernel.stages, defaults, strict=True)),
         quantise_us=prepared.quantise_us,
@@ -378,9 +369,7 @@ def _choose(
 ) -> tuple[tuple[Config, ...], Any, dict[tuple[Config, ...], str]]:
     """Return the fastest pair that also holds on other draws; the default, with None, where not even it does."""
     rejected: dict[tuple[Config, ...], str] = {}
-    ranked = sorted(
-        (p for p in results if not results[p].rejected), key=lambda p: results[p].timing.median_us
-    )
+    ranked = sorted((p for p in results if not results[p].rejected), key=lambda p: results[p].timing.median_us)
     for pair in [*ranked, defaults]:
         kept = decide(defaults, pair, results)[1]
         accuracy, wrong = bench.lane.verify(kept)
@@ -408,9 +397,7 @@ def decide(
     return Decision.TUNED, winner
 
 
-def _padded_floor(
-    pair: tuple[Config, ...], problem: Problem, prepared: Prepared, bench: Bench
-) -> float | None:
+def _padded_floor(pair: tuple[Config, ...], problem: Problem, prepared: Prepared, bench: Bench) -> float | None:
     total = 0.0
     rows = sum(prepared.rows_per_expert)
     active = sum(1 for r in prepared.rows_per_expert if r)

@@ -110,7 +110,9 @@ def main() -> None:
         start = time.perf_counter()
         table = np.array([regrets(s, sampler, BUDGETS, seed) for s in surfaces for seed in range(options.seeds)])
         each = (time.perf_counter() - start) / table.size
-        cells = "".join(f"{table[:, i].mean():>12.2%}{np.quantile(table[:, i], 0.9):>8.2%}" for i in range(len(BUDGETS)))
+        cells = "".join(
+            f"{table[:, i].mean():>12.2%}{np.quantile(table[:, i], 0.9):>8.2%}" for i in range(len(BUDGETS))
+        )
         print(f"{sampler:12}{cells}{each:>10.2f}", flush=True)
 
 

@@ -98,9 +98,7 @@ class FakeKernel:
 
     def default(self, stage: int, problem: Problem, target: Target) -> Config:
         tile_m = 16 if problem.tokens <= 64 else 64
-        return Config.of(
-            tile_m=tile_m, tile_n=64, tile_k=64, num_buffers=3, prefetch=0, num_warps=4, group_m=1
-        )
+        return Config.of(tile_m=tile_m, tile_n=64, tile_k=64, num_buffers=3, prefetch=0, num_warps=4, group_m=1)
 
     def footprint(self, stage: int, config: Config, problem: Problem, target: Target) -> Footprint:
         return Footprint(_shared_bytes(config), config["num_warps"] * target.warp_size)

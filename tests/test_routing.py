@@ -48,6 +48,14 @@ def test_a_token_goes_to_distinct_experts_and_both_ends_are_reached(
     assert (ids == 0).any() or tokens * topk == 1
 
 
+@pytest.mark.parametrize(("tokens", "experts", "topk"), [(2, 5, 1), (1, 5, 2), (3, 24, 2), (1, 2, 1)])
+def test_reaching_the_last_expert_never_costs_the_first_its_only_row(tokens: int, experts: int, topk: int) -> None:
+    for seed in range(40):
+        reached = set(Routing().draw(tokens, experts, topk, seed).ravel().tolist())
+        assert experts - 1 in reached
+        assert 0 in reached or tokens * topk == 1
+
+
 @pytest.mark.parametrize("text", KINDS)
 def test_the_seed_decides_the_draw(text: str) -> None:
     routing = Routing.parse(text)

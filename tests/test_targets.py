@@ -37,9 +37,7 @@ def test_a_target_states_its_limits_its_source_and_no_unknown_rate(name: str) ->
         ("gfx1250", 32, 320 << 10),
     ],
 )
-def test_a_block_of_each_architecture_has_its_shared_memory(
-    arch: str, warp_size: int, shared_bytes: int
-) -> None:
+def test_a_block_of_each_architecture_has_its_shared_memory(arch: str, warp_size: int, shared_bytes: int) -> None:
     target = load_target(arch)
     assert (target.arch, target.warp_size, target.shared_bytes) == (arch, warp_size, shared_bytes)
 

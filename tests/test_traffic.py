@@ -40,8 +40,8 @@ def test_the_floor_agrees_with_known_figures(form: str, tokens: int, tp: int, us
 
 
 def test_a8w4_reads_its_scales_and_is_bound_by_the_rate_at_8192_tokens() -> None:
-    # an expert: (2 x 1024 x 4096 + 4096 x 1024) x (4 bits + 8 bits / 32) = 6.6847 MB; x, the intermediate (written
-    # and read) at 33/32 bytes; 10 rows of 4096 bf16 written
+    # an expert: 3 x 1024 x 4096 weights of 4 bits + 8 bits / 32; x, and the intermediate written and read, at
+    # 33/32 bytes; 10 rows of 4096 bf16 written
     problem = Problem(QWEN, 1, "a8w4", "a8w4", 1)
     moved = sum(stage_traffic(FORMATS["a8w4"], stage, problem, 10.0).bytes for stage in (1, 2))
     assert moved == 10 * 6_684_672 + 4096 * 33 // 32 + 2 * 10 * 1024 * 33 // 32 + 10 * 4096 * 2

@@ -8,6 +8,7 @@ import typer
 
 from moetune.errors import UsageError, nearest
 
+_LARGEST = 1 << 24
 FORMS = ("text", "markdown", "csv", "json")
 
 Form = Annotated[str, typer.Option("--format", help="text, markdown, csv or json.", metavar="FORMAT")]
@@ -37,14 +38,10 @@ def integers(text: str, option: str) -> list[int]:
             first, last = int(low), int(high if dash else low)
         except ValueError:
             raise UsageError(f"{option} {text!r}: write numbers as 1,2,4 or powers of two as 1-256") from None
-        if first < 1 or last < first:
-            raise UsageError(f"{option} {text!r}: {part.strip()!r} is no range of positive numbers")
-        if not dash:
-            found.add(first)
-            continue
-        power = 1
-        while power <= last:
-            if power >= first:
-                found.add(power)
-            power *= 2
+        if not 1 <= first <= last <= _LARGEST:
+            raise UsageError(f"{option} {text!r}: {part.strip()!r} is not from 1 to {_LARGEST}, low before high")
+        powers = {1 << i for i in range(last.bit_length()) if 1 << i >= first} if dash else {first}
+        if not powers:
+            raise UsageError(f"{option} {text!r}: {part.strip()!r} holds no power of two; write numbers as 5,6,7")
+        found |= powers
     return sorted(found)

@@ -43,9 +43,7 @@ def shapes(
     form = form_of(form, json)
     if name is None:
         if tp or tokens:
-            raise UsageError(
-                "--tp and --tokens: name the shape they are for, as in `moetune shapes demo --tp 1`"
-            )
+            raise UsageError("--tp and --tokens: name the shape they are for, as in `moetune shapes demo --tp 1`")
         width = None if sys.stdout.isatty() else _LIST_WIDTH
         typer.echo(render([list_sheet(map(load_shape, shape_names()))], form, width))
         return

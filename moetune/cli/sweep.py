@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from moetune.device.machine import Device
     from moetune.live import LiveView
-    from moetune.model.target import Target
     from moetune.sweep import Order, Tally
 
 _SAMPLERS = ("auto", "tpe", "gp", "random", "exhaustive")
@@ -25,18 +24,12 @@ _COUPLINGS = ("none", "tile_m")
 
 
 def sweep(
-    shape: Annotated[
-        list[str], typer.Argument(help="Shapes: names that `moetune shapes` lists, or TOML files.")
-    ],
+    shape: Annotated[list[str], typer.Argument(help="Shapes: names that `moetune shapes` lists, or TOML files.")],
     tp: Annotated[str, typer.Option(help="TP degrees, e.g. 1,2,4 (default: the shape's).")] = "",
     tokens: Annotated[str, typer.Option(help="Token buckets, e.g. 1-256,1024 (default: the shape's).")] = "",
-    kernel: Annotated[
-        list[str] | None, typer.Option(help="Kernels (default: those of the shape's formats).")
-    ] = None,
+    kernel: Annotated[list[str] | None, typer.Option(help="Kernels (default: those of the shape's formats).")] = None,
     trials: Annotated[int, typer.Option(help="Trials per problem and stage.", min=1)] = 100,
-    minutes: Annotated[
-        float | None, typer.Option(help="Stop searching after this long in all.", min=0.01)
-    ] = None,
+    minutes: Annotated[float | None, typer.Option(help="Stop searching after this long in all.", min=0.01)] = None,
     sampler: Annotated[str, typer.Option(help="auto, tpe, gp, random or exhaustive.")] = "auto",
     seed: Annotated[int, typer.Option(help="Random seed of operands, routing and search.", min=0)] = 0,
     start_from: Annotated[
@@ -46,14 +39,12 @@ def sweep(
     couple: Annotated[str, typer.Option(help="none, or tile_m: both stages get one tile_m.")] = "none",
     gpus: Annotated[str, typer.Option(help="GPU numbers, e.g. 0,1 (default: visible and idle).")] = "",
     out: Annotated[Path | None, typer.Option(help="Output folder (default: moetune-out/<machine>).")] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the plan; compile and write nothing.")
-    ] = False,
-    target: Annotated[
-        str, typer.Option(help="With --dry-run: plan for a GPU that is not here, e.g. sm_90.")
-    ] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; compile and write nothing.")] = False,
+    target: Annotated[str, typer.Option(help="With --dry-run: plan for a GPU that is not here, e.g. sm_90.")] = "",
+    deadline: Annotated[float, typer.Option(help="Seconds a candidate may run before it is killed.", min=0.1)] = 20.0,
     fresh: Annotated[bool, typer.Option("--fresh", help="Move the old ledger aside and start anew.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    timer: Annotated[str, typer.Option(hidden=True, help="Another timer, as module:Class.")] = "",
 ) -> None:
     """Tune SHAPEs on the devices of this machine, and keep every trial in a ledger.
 
@@ -71,6 +62,7 @@ def sweep(
         choose_kernels,
         choose_problems,
         default_out,
+        known_configs,
         the_cpu,
         visible_devices,
     )
@@ -103,8 +95,9 @@ def sweep(
     if dry_run:
         _print_plan(problems, kernels, plan_for, effort)
         return
+    from moetune.device.compiling import DEADLINE_S as COMPILE_S
+    from moetune.device.lane import Deadlines
     from moetune.sweep import Order
-    from moetune.tables.starts import known_configs
 
     order = Order(
         problems=problems,
@@ -115,7 +108,9 @@ def sweep(
         effort=effort,
         minutes=minutes,
         fresh=fresh,
-        start_from=tuple(known_configs(start_from or [])),
+        start_from=known_configs(start_from or []),
+        timer=timer,
+        deadlines=Deadlines(attempt=deadline, first=deadline + COMPILE_S),
         command=("moetune", *sys.argv[1:]),
     )
     _sweep(order, quiet)
@@ -146,9 +141,7 @@ def _where(order: Order) -> str:
     kernels = ", ".join(order.kernels)
     if device.arch == "cpu":
         why = "" if list(order.kernels) == ["cpu"] else "; "
-        return (
-            f"no GPU here{why}: tuning kernel {kernels} on the CPU ({device.product}, {device.cu_num} cores)"
-        )
+        return f"no GPU here{why}: tuning kernel {kernels} on the CPU ({device.product}, {device.cu_num} cores)"
     names = ", ".join(d.name for d in order.devices)
     return f"tuning {kernels} on {names} ({device.product}), ledger in {order.out}"
 
@@ -172,8 +165,7 @@ def _watcher(view: LiveView, order: Order, expected_s: float) -> Callable[..., N
                 problems_done=tally.done,
                 problems_total=tally.total,
                 current=tuple(
-                    Current(*facts, gpu=name if len(order.devices) > 1 else "")
-                    for name, facts in tally.current.items()
+                    Current(*facts, gpu=name if len(order.devices) > 1 else "") for name, facts in tally.current.items()
                 ),
                 compiled=tally.compiled,
                 timed=tally.timed,

@@ -24,7 +24,7 @@ class _Span:
 
 
 class Arena:
-    """Allocates tensors on one device, each between guards of `tile_rows` of its rows (of a vector's elements)."""
+    """Allocates tensors on one device, each between guards of `tile_rows` rows (elements, of a vector)."""
 
     def __init__(self, device: torch.device, tile_rows: int) -> None:
         self.device = device
@@ -32,9 +32,7 @@ class Arena:
         self._spans: dict[str, _Span] = {}
         self._fill = POISON
 
-    def empty(
-        self, name: str, shape: tuple[int, ...], dtype: torch.dtype, *, output: bool = False
-    ) -> torch.Tensor:
+    def empty(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, *, output: bool = False) -> torch.Tensor:
         """Return an uninitialised tensor of `shape`; `output` says that kernels write it.
 
         A name used again replaces the earlier tensor, whose memory goes with its last reference.

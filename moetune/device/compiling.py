@@ -96,9 +96,7 @@ class CompilePool:
     Create and close it in the thread that outlives all others: the workers end with it.
     """
 
-    def __init__(
-        self, workers: int, environment: Mapping[str, str], log: Path, deadline_s: float = DEADLINE_S
-    ) -> None:
+    def __init__(self, workers: int, environment: Mapping[str, str], log: Path, deadline_s: float = DEADLINE_S) -> None:
         self.workers = workers
         self.compiled = 0
         self._deadline_s = deadline_s

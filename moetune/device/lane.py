@@ -46,8 +46,8 @@ class Lane:
     """Drives the worker of one device from one thread; a lost worker is replaced before the next call."""
 
     def __init__(
-        self, device: Device, log: Path, environment: Mapping[str, str], *, timer: str = "", deadlines: Deadlines = Deadlines()
-    ) -> None:  # fmt: skip
+        self, device: Device, log: Path, environment: Mapping[str, str], *, timer: str, deadlines: Deadlines
+    ) -> None:
         self.device = device
         self.deadlines = deadlines
         self.restarts = 0
@@ -143,9 +143,7 @@ class Lane:
         try:
             attempt: Attempt = self._call("attempt", stage, config, give_up_us, timeout_s=timeout_s)
         except ChildTimeout:
-            return Attempt(
-                Phase.CHECK, Outcome.TIMEOUT, f"no result within {timeout_s:.0f} s; the worker was killed"
-            )
+            return Attempt(Phase.CHECK, Outcome.TIMEOUT, f"no result within {timeout_s:.0f} s; the worker was killed")
         except ChildDied as error:
             return Attempt(Phase.CHECK, Outcome.RUNTIME_ERROR, str(error))
         if attempt.lost:
@@ -155,9 +153,7 @@ class Lane:
     def stage_final(self, stage: int, configs: Sequence[Config]) -> list[Timing]:
         """Re-time configs of a stage, interleaved."""
         self._ready()
-        timings: list[Timing] = self._call(
-            "stage_final", stage, list(configs), timeout_s=self.deadlines.final
-        )
+        timings: list[Timing] = self._call("stage_final", stage, list(configs), timeout_s=self.deadlines.final)
         return timings
 
     def pair_final(self, pairs: Sequence[Sequence[Config]]) -> list[Run]:

@@ -23,7 +23,7 @@ class Timer(Protocol):
 
     policy: dict[str, Any]
 
-    def capture(self, launch: Callable[[], None], label: str, warm: Callable[[], None] | None = None) -> Any:
+    def capture(self, launch: Callable[[], object], label: str, warm: Callable[[], object] | None = None) -> Any:
         """Return something that `run` can replay; `warm` runs after the flush, outside the timed span."""
 
     def run(self, replays: Sequence[Any]) -> list[float]:
@@ -49,7 +49,7 @@ class GraphTimer:
         self._sum = torch.empty((), dtype=torch.float32, device=device)
         self._stream = torch.cuda.Stream(device)
 
-    def capture(self, launch: Callable[[], None], label: str, warm: Callable[[], None] | None = None) -> Any:
+    def capture(self, launch: Callable[[], object], label: str, warm: Callable[[], object] | None = None) -> Any:
         """Capture a launch that has run before (nothing may compile or synchronise inside)."""
         graph = torch.cuda.CUDAGraph()
         self._stream.wait_stream(torch.cuda.current_stream())
@@ -89,7 +89,7 @@ class ClockTimer:
         self.policy = {"cache": "cold", "replay": "call", "flush_bytes": size, "statistic": "median"}
         self._flush = torch.ones(size // 4, dtype=torch.float32)
 
-    def capture(self, launch: Callable[[], None], label: str, warm: Callable[[], None] | None = None) -> Any:
+    def capture(self, launch: Callable[[], object], label: str, warm: Callable[[], object] | None = None) -> Any:
         """Return the call itself."""
         return launch, warm
 

@@ -49,7 +49,7 @@ class Worker:
         self._compiled = 0
         _count_compilations(self._on_compile)
         empty = torch.zeros(1, device=self._device)
-        nothing = self._timer.capture(lambda: empty.zero_() and None, "empty")
+        nothing = self._timer.capture(lambda: empty.zero_(), "empty")
         floor_us = statistics.median(self._timer.run([nothing] * 9))
         rates = _measure_rates(self._device) if measure_rates else {}
         return Facts(software(), self._timer.policy, round(floor_us, 3), rates)
@@ -87,13 +87,9 @@ class Worker:
                     self._references[stage] = reference
                     self._default_outputs[stage] = output
             if number == 0:
-                self._intermediate = (
-                    [t.clone() for t in self._code.outputs(1, operands)] if 1 in stages else []
-                )
+                self._intermediate = [t.clone() for t in self._code.outputs(1, operands)] if 1 in stages else []
         self._limits = {stage: calibrate(found[stage], self._kernel.limits) for stage in stages}
-        wrong = next(
-            (f for s in stages for a in found[s] if (f := default_fault(a, self._kernel.limits))), ""
-        )
+        wrong = next((f for s in stages for a in found[s] if (f := default_fault(a, self._kernel.limits))), "")
         self._checksum = self._arena.checksum()
         counts = torch.bincount(self._operands.ids.flatten().long().cpu(), minlength=problem.experts)
         return Prepared(
@@ -118,7 +114,7 @@ class Worker:
     def _time_quantise(self) -> float | None:
         if not self._code.quantise(self._operands):
             return None
-        replay = self._timer.capture(lambda: self._code.quantise(self._operands) and None, "quantise")
+        replay = self._timer.capture(lambda: self._code.quantise(self._operands), "quantise")
         return round(statistics.median(self._timer.run([replay] * 9)), 3)
 
     def _poison(self, operands: Operands, *stages: int) -> None:
@@ -150,18 +146,14 @@ class Worker:
             outcome, reason, accuracy = self._check(stage, config)
             seconds["check"] = time.perf_counter() - begun
             if outcome is not Outcome.OK:
-                return Attempt(
-                    phase, outcome, reason, accuracy, None, seconds, lost=outcome is Outcome.OUT_OF_BOUNDS
-                )
+                return Attempt(phase, outcome, reason, accuracy, None, seconds, lost=outcome is Outcome.OUT_OF_BOUNDS)
             phase = Phase.SCREEN
             begun = time.perf_counter()
             timing = self._screen(stage, config, give_up_us)
             seconds["time"] = time.perf_counter() - begun
             return Attempt(phase, Outcome.OK, "", accuracy, timing, seconds)
         except Exception as error:  # a candidate may fail in any way
-            return Attempt(
-                phase, _classify(error), first_line(error), accuracy, None, seconds, lost=not self._alive()
-            )
+            return Attempt(phase, _classify(error), first_line(error), accuracy, None, seconds, lost=not self._alive())
 
     def _check(self, stage: int, config: Config) -> tuple[Outcome, str, Accuracy | None]:
         code, operands = self._code, self._operands
@@ -185,10 +177,7 @@ class Worker:
             return Outcome.INACCURATE, fault(accuracy, self._limits[seen]) or "", accuracy
         self._poison(operands, seen)
         self._stage(stage, config)
-        same = all(
-            torch.equal(t.view(torch.uint8), b)
-            for t, b in zip(code.outputs(seen, operands), bits, strict=True)
-        )
+        same = all(torch.equal(t.view(torch.uint8), b) for t, b in zip(code.outputs(seen, operands), bits, strict=True))
         if not same:
             return Outcome.NONDETERMINISTIC, "two runs on the same operands differ", accuracy
         wrong = fault(accuracy, self._limits[seen])
@@ -222,12 +211,12 @@ class Worker:
         self._arena.fill_guards()
         return differs
 
-    def _warm(self, stage: int) -> Callable[[], None] | None:
+    def _warm(self, stage: int) -> Callable[[], object] | None:
         if stage != 2:
             return None
         inputs = [t.view(torch.uint8).flatten() for t in self._code.outputs(1, self._operands)]
         words = [t[: t.numel() // 4 * 4].view(torch.int32) for t in inputs]
-        return lambda: [w.sum() for w in words] and None
+        return lambda: [w.sum() for w in words]
 
     def _label(self, what: str, *configs: Config) -> str:
         return " | ".join([self._problem.key, what, *map(str, configs)])
@@ -271,9 +260,7 @@ class Worker:
         """Time whole layers interleaved (sort, stages, combine), each checked before and after."""
         before = [self._check_layer(self._operands, self._arena, pair, LAYER) for pair in pairs]
         replays = [
-            self._timer.capture(
-                functools.partial(self._layer, self._operands, pair), self._label("pair", *pair)
-            )
+            self._timer.capture(functools.partial(self._layer, self._operands, pair), self._label("pair", *pair))
             for pair in pairs
         ]
         timings = self._interleave(replays)
@@ -317,9 +304,7 @@ class Worker:
         worst: Accuracy | None = None
         for number, (variant, name) in enumerate(variants):
             arena = Arena(self._device, self._tile_rows)
-            operands = self._code.make_operands(
-                variant, self._seed + 101 + number, arena, weights_of=self._operands
-            )
+            operands = self._code.make_operands(variant, self._seed + 101 + number, arena, weights_of=self._operands)
             self._code.quantise(operands)
             self._layer(operands, self._defaults)
             default = self._code.decode(LAYER, operands)
@@ -380,7 +365,7 @@ def _measure_rates(device: torch.device) -> dict[str, float]:
     side = 8192 if gpu else 1024
     left = torch.randn(side, side, device=device, dtype=torch.bfloat16 if gpu else torch.float32)
     total, product = data.sum(), left @ left
-    read = timer.capture(lambda: torch.sum(data, 0, out=total) and None, "read")
-    multiply = timer.capture(lambda: torch.mm(left, left, out=product) and None, "product")
+    read = timer.capture(lambda: torch.sum(data, 0, out=total), "read")
+    multiply = timer.capture(lambda: torch.mm(left, left, out=product), "product")
     read_us, multiply_us = min(timer.run([read] * 5)), min(timer.run([multiply] * 5))
     return {"bandwidth": data.numel() * 4 / read_us * 1e6, "bf16": 2.0 * side**3 / multiply_us * 1e6}

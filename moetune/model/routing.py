@@ -70,7 +70,8 @@ class Routing:
                 size = min(1024, tokens - start)
                 keys = weights + rng.gumbel(size=(size, experts))
                 ids[start : start + size] = np.argsort(-keys, axis=1, kind="stable")[:, :topk]
-        for expert, row, slot in ((0, 0, 0), (experts - 1, tokens - 1, topk - 1)):
-            if not (ids == expert).any():
-                ids[row, slot] = expert
+        first, last = (0, 0), (-1, -1)
+        for expert, other, slot, spare in ((0, experts - 1, first, last), (experts - 1, 0, last, first)):
+            if not (ids == expert).any():  # nor may it take the only row of the other end
+                ids[spare if ids[slot] == other else slot] = expert
         return np.ascontiguousarray(ids.astype(np.int32))

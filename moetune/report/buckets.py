@@ -22,9 +22,7 @@ _MEANING = {
 }
 
 
-def time_sheets(
-    verdicts: Sequence[Verdict], marks: Mapping[str, Sequence[str]], by: str = "tp"
-) -> list[Sheet]:
+def time_sheets(verdicts: Sequence[Verdict], marks: Mapping[str, Sequence[str]], by: str = "tp") -> list[Sheet]:
     """Return a sheet of times a group: tuned and default with spread, speed-up, verdict, shares, ties.
 
     `tied` counts the configs within the winner's spread. `marks` are by what identifies a verdict.
@@ -75,6 +73,4 @@ def _configs(group: Sequence[Row], by: str) -> Sheet:
     told = shared(group, grouping(by))
     columns = tuple(dict.fromkeys(column for row in group for column in row))
     cells: tuple[tuple[Cell, ...], ...] = tuple(tuple(row.get(column) for column in columns) for row in group)
-    return Sheet(
-        title_of("Winning configs", told), columns, cells, hidden=tuple(told), keys=columns.index("stage") + 1
-    )
+    return Sheet(title_of("Winning configs", told), columns, cells, hidden=tuple(told), keys=columns.index("stage") + 1)

@@ -52,9 +52,7 @@ def read_evidence(paths: Sequence[Path]) -> Evidence:
             moved |= {identify(verdict) for verdict in verdicts if verdict.problem in problems}
         twice = sum(identify(verdict) in evidence.found for verdict in verdicts)
         if twice:
-            evidence.warnings.append(
-                f"{path}: {twice} problems were named before on this machine; these stand"
-            )
+            evidence.warnings.append(f"{path}: {twice} problems were named before on this machine; these stand")
         evidence.found.update((identify(verdict), verdict) for verdict in verdicts)
     _mark(evidence, moved)
     return evidence
@@ -108,6 +106,4 @@ def _mark(evidence: Evidence, moved: set[str]) -> None:
         if key in moved:
             evidence.marks.setdefault(key, []).append(CLOCK)
     for name in sorted(unknown):
-        evidence.warnings.append(
-            f"kernel {name!r} is not installed: whether its source has changed is unknown"
-        )
+        evidence.warnings.append(f"kernel {name!r} is not installed: whether its source has changed is unknown")

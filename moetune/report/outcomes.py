@@ -70,10 +70,7 @@ def seconds_sheet(verdicts: Sequence[Verdict], trials: Sequence[Trial]) -> Sheet
     return Sheet(
         title_of("Where the time went, in seconds", told),
         (*keys, *parts, "total"),
-        tuple(
-            (*where, *(found.get(p) for p in parts), sum(found.values(), 0.0))
-            for where, found in sums.items()
-        ),
+        tuple((*where, *(found.get(p) for p in parts), sum(found.values(), 0.0)) for where, found in sums.items()),
         _busy(trials),
         hidden=tuple(told),
         keys=len(keys),

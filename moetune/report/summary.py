@@ -48,9 +48,7 @@ def summary_sheets(verdicts: Sequence[Verdict], by: str = "tp") -> list[Sheet]:
         groups = [part for _, part in kernel.groupby(keys, sort=False)]
         found += [_aggregate(part, keys) for part in groups]
         if len(groups) > 1:
-            found.append(
-                {**_aggregate(kernel, ["product", "kernel"]), "tp": "all", "shape": "all", "routing": "all"}
-            )
+            found.append({**_aggregate(kernel, ["product", "kernel"]), "tp": "all", "shape": "all", "routing": "all"})
     told = shared(rows, [key for key in WHERE if key != "tp"])
     columns = tuple(column for column in found[0] if column not in WHERE)
     empty = [c for c in columns if all(not line[c] for line in found)]
@@ -58,10 +56,7 @@ def summary_sheets(verdicts: Sequence[Verdict], by: str = "tp") -> list[Sheet]:
         Sheet(
             title_of("Speed-up over the default", told),
             (*keys, *columns),
-            tuple(
-                tuple(told.get(key, line[key]) for key in keys) + tuple(line[c] for c in columns)
-                for line in found
-            ),
+            tuple(tuple(told.get(key, line[key]) for key in keys) + tuple(line[c] for c in columns) for line in found),
             _NOTES,
             hidden=(*told, *empty),
             keys=len(keys),

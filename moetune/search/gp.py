@@ -13,6 +13,7 @@ from moetune.space import Pool
 _SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)  # length scales tried for all axes together, in widths of an axis
 _NOISES = (1e-4, 1e-2, 1e-1)  # variance of the noise over that of the process
 _SWEEPS = 2  # passes over the axes, each scale halved or doubled where that is likelier
+_BAD = 0.8  # quantile of the times above which all are alike: how slow a slow config is says little of the best
 _JITTER = 1e-9
 
 
@@ -102,7 +103,7 @@ def expected_improvement(mean: Floats, variance: Floats, best: float) -> Floats:
 
 
 class GpSampler(PoolSampler):
-    """A Matern-5/2 process with a length scale per axis on log microseconds; a failed config counts as the worst."""
+    """A Matern-5/2 process with a length scale per axis on log microseconds; a failed config counts as a slow one."""
 
     def __init__(self, pool: Pool, seed: int, name: str) -> None:
         super().__init__(pool, seed, name)
@@ -125,7 +126,8 @@ class GpSampler(PoolSampler):
         pending = seen.pending.tolist()
         if self._posterior is None or known != self._known or self._believed != pending[: len(self._believed)]:
             at = np.concatenate([seen.ok, seen.failed])
-            y = np.concatenate([seen.values, np.full(len(seen.failed), seen.values.max())])
+            bad = float(np.quantile(seen.values, _BAD))
+            y = np.minimum(np.concatenate([seen.values, np.full(len(seen.failed), bad)]), bad)
             self._posterior, self._known, self._believed = Posterior(self._points, at, y), known, []
         for index in pending[len(self._believed) :]:
             self._posterior.believe(index)

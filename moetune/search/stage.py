@@ -70,9 +70,7 @@ class StageSearch:
     def ask(self) -> list[Config]:
         """Return the configs of the round to run, the same until it is told; none when budget or pool is spent."""
         if not self._asked:
-            following = next_round(
-                self.sampler, len(self._told), self._total, len(self._fixed), self._round_size
-            )
+            following = next_round(self.sampler, len(self._told), self._total, len(self._fixed), self._round_size)
             if following is None:
                 return []
             if following.phase == "start":

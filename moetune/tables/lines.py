@@ -132,7 +132,9 @@ def _check_header(path: Path, found: tuple[str, ...]) -> None:
     unknown = [column for column in found if column not in HEADER]
     parts = [f"lacks {', '.join(lacking)}"] * bool(lacking) + [f"has {', '.join(unknown)}"] * bool(unknown)
     what = " and ".join(parts) or "has the columns in another order"
-    raise TableError(f"{path}: not the header of tuned_grouped_fmoe.csv: it {_short(what)}; name a table with its 41 columns")
+    raise TableError(
+        f"{path}: not the header of tuned_grouped_fmoe.csv: it {_short(what)}; name a table with its 41 columns"
+    )
 
 
 def _short(text: str, limit: int = 160) -> str:

@@ -1,23 +1,21 @@
-"""Rows of several ledgers and tables settled into one table."""
+"""Rows of several ledgers and tables settled into one table: what is added, replaced, kept and refused."""
 
 from __future__ import annotations
 
-import difflib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from moetune.errors import UsageError
 from moetune.tables import aiter
-from moetune.tables.lines import Lines, read_lines
-from moetune.tables.native import native_bytes, native_path, read_native
-from moetune.tables.provenance import provenance_bytes, provenance_path
-from moetune.tables.reading import Source, duplicate_warnings
+from moetune.tables.lines import Lines
+from moetune.tables.reading import Source
 from moetune.tables.row import Row
-from moetune.tables.writing import locked, replace_all
 
 Cells = tuple[str, ...]
+NOT_ALIKE = "not measured alike, so not compared"
+"""Why a row stays where nothing says that its time and the input's were measured in one way."""
 
 
 class Prefer(StrEnum):
@@ -29,7 +27,7 @@ class Prefer(StrEnum):
 
 
 class Action(StrEnum):
-    """What became of a row of an input that the table did not hold as it is."""
+    """What became of an input's row that the table does not hold as it is."""
 
     ADDED = "added"
     REPLACED = "replaced"
@@ -39,32 +37,42 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class Candidate:
-    """A row on its way into a table: measured (`row`), or of a CSV, known by its cells alone.
-
-    `unsaid` is what the CSV key cannot tell apart, for the JSON only.
-    """
+    """A row that stands in a table or wants to: measured (`row`), or known by its CSV cells alone."""
 
     cells: Cells
     row: Row | None
     source: Path
-    unsaid: str = ""
 
     @property
-    def identity(self) -> object:
-        """What two candidates for one place have in common."""
-        return self.row.key if self.row else self.cells[: aiter.KEYS]
+    def key(self) -> Cells:
+        """Its key in the CSV."""
+        return self.cells[: aiter.KEYS]
 
-    def beats(self, other: Candidate, prefer: Prefer) -> bool:
-        """Whether it takes the place of another; times are compared only where both were measured alike."""
+    @property
+    def kernel(self) -> str:
+        """Which kernel it was measured on."""
+        return aiter.kernel_of(self.cells)
+
+    @property
+    def unsaid(self) -> str:
+        """What the CSV's key cannot tell apart, so that the row goes to the JSON only."""
+        return aiter.unsaid(self.row) if self.row else ""
+
+    def measured_like(self, other: Candidate) -> bool:
+        """Whether the two times can be compared."""
+        return self.row is not None and other.row is not None and self.row.measured_like(other.row)
+
+    def beats(self, held: Candidate, prefer: Prefer) -> bool:
+        """Whether it takes the place of another; only times measured alike are compared."""
         if prefer is not Prefer.FASTER:
             return prefer is Prefer.MINE
-        a, b = self.row, other.row
+        a, b = self.row, held.row
         return a is not None and b is not None and a.measured_like(b) and a.verdict.us < b.verdict.us
 
 
 @dataclass(frozen=True)
 class Step:
-    """What became of one candidate, which row was in its place, and why. `in_csv` False: the JSON only."""
+    """What became of a candidate, which row was in its place, and why; `in_csv` False: it concerns the JSON only."""
 
     action: Action
     candidate: Candidate
@@ -74,43 +82,60 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What a merge does: steps, each file's bytes as it is and as it will be (in the order of writing), warnings."""
+class Merged:
+    """A table after a merge: its CSV, its measured rows, the steps taken, and what they left alone.
 
-    into: Path
+    `json_only` counts the inputs' rows that are not in the CSV, by reason.
+    """
+
+    csv: bytes
+    rows: tuple[Row, ...]
+    cells: tuple[Cells, ...]
     steps: tuple[Step, ...]
-    before: dict[Path, bytes]
-    after: dict[Path, bytes]
-    json_only: dict[str, int]
-    warnings: tuple[str, ...]
     unchanged: int
+    json_only: dict[str, int]
 
     def count(self, action: Action) -> int:
         """Return how many rows an action met."""
         return sum(step.action is action for step in self.steps)
 
-    @property
-    def changed(self) -> dict[Path, bytes]:
-        """The files that will not be as they are."""
-        return {path: data for path, data in self.after.items() if self.before.get(path) != data}
-
-    def difference(self) -> list[str]:
-        """Return the CSV's lines that go and come, as a unified diff without context."""
-        old, new = (files.get(self.into, b"").decode().splitlines() for files in (self.before, self.after))
-        return list(difflib.unified_diff(old, new, str(self.into), "merged", n=0, lineterm=""))
-
 
 @dataclass(frozen=True)
 class _Place:
-    """A row of the CSV: who is in it, on which lines (none: new), and whether this merge has made it."""
+    """A key of the CSV: who holds it, on which lines (none: a new row), and whether this merge put it there."""
 
     holder: Candidate
     lines: tuple[int, ...] = ()
     fresh: bool = False
 
 
+def merge_rows(
+    into: Path, lines: Lines, rows: Sequence[Row], sources: Sequence[Source], prefer: Prefer, *, foreign: bool
+) -> Merged:
+    """Settle the rows of sources into a table of CSV lines and measured rows; pure, nothing is read or written.
+
+    Rows that several sources have are first settled among themselves, in the order given.
+    """
+    table = _Table(into, lines, rows, prefer, foreign)
+    offered: dict[object, Candidate] = {}
+    for source in sources:
+        found = [Candidate(aiter.cells(row), row, source.path) for row in source.rows]
+        found += [Candidate(line.cells, None, source.path) for line in source.lines]
+        for new in found:
+            identity = new.row.key if new.row else new.key
+            first = offered.setdefault(identity, new)
+            if (first.cells, first.row) == (new.cells, new.row):
+                continue
+            won, lost = (new, first) if new.beats(first, prefer) else (first, new)
+            offered[identity] = won
+            table.steps.append(Step(Action.KEPT, lost, won, _why_kept(lost, won, prefer), not lost.unsaid))
+    for candidate in offered.values():
+        table.settle(candidate)
+    return table.merged(list(offered.values()))
+
+
 class _Table:
-    """The table being merged into: what settling a candidate changes."""
+    """The table while candidates are settled into it, one after another."""
 
     def __init__(self, into: Path, lines: Lines, rows: Sequence[Row], prefer: Prefer, foreign: bool) -> None:
         self.into, self.lines, self.prefer, self.foreign = into, lines, prefer, foreign
@@ -125,26 +150,29 @@ class _Table:
         self.unchanged = 0
 
     def settle(self, new: Candidate) -> None:
-        """Add, replace, keep or refuse for one candidate."""
-        place = None if new.unsaid else self.places.get(new.cells[: aiter.KEYS])
         row = self.rows.get(new.row.key) if new.row else None
         held = Candidate(aiter.cells(row), row, self.into) if row else None
-        other = place is not None and aiter.kernel_of(place.holder.cells) != aiter.kernel_of(new.cells)
-        in_csv, reason = not new.unsaid, new.unsaid
-        if place is not None and other and new.row and (held or (place.fresh and place.holder.row)):
-            in_csv, reason = False, f"the CSV's key holds {aiter.kernel_of(place.holder.cells)}'s row"
-        there = place is not None and place.holder.cells == new.cells
-        if (row is not None and row == new.row or new.row is None) and (there or (row is not None and not in_csv)):
+        place = None if new.unsaid else self.places.get(new.key)
+        holder = place.holder if place else None
+        there = holder is not None and holder.cells == new.cells
+        reason = new.unsaid
+        if place and holder and new.row and holder.kernel != new.kernel and (held or (place.fresh and holder.row)):
+            reason = (
+                f"kernel (the key holds {holder.kernel}'s row)"  # stays where an earlier merge put it, or just met it
+            )
+        in_csv = not reason
+        known = new.row is None or new.row == row
+        if known and (there or (row is not None and not in_csv)):
             self.unchanged += 1
             return
-        if in_csv and not there and not self.foreign and (refusal := _refusal(new, place, other)):
-            self.steps.append(Step(Action.REFUSED, new, place.holder if place else None, refusal))
+        if in_csv and not there and not self.foreign and (why := _refusal(new, holder)):
+            self.steps.append(Step(Action.REFUSED, new, holder, why))
             return
-        rival = held if not in_csv or place is None or there else place.holder
-        if rival is not None and rival.row is not None and rival.row == new.row:
+        rival = held if there or not in_csv or holder is None else holder
+        if rival is not None and new.row is not None and rival.row == new.row:
             rival = None  # the JSON holds it, the CSV has lost it
         if rival is not None and not new.beats(rival, self.prefer):
-            self.steps.append(Step(Action.KEPT, new, rival, _conflict(new, rival, self.prefer), in_csv))
+            self.steps.append(Step(Action.KEPT, new, rival, _why_kept(new, rival, self.prefer), in_csv))
             return
         if in_csv and not there:
             self._put(new, place)
@@ -153,55 +181,45 @@ class _Table:
         self.steps.append(Step(Action.REPLACED if rival else Action.ADDED, new, rival, reason, in_csv))
 
     def _put(self, new: Candidate, place: _Place | None) -> None:
+        """Give a key to a candidate: on the first of its lines, the others go, and so does the holder's row."""
         numbers = place.lines if place else ()
         if place is not None and place.holder.row is not None:
             self.rows.pop(place.holder.row.key, None)
-        self.edits.update({number: None for number in numbers[1:]})
-        self.edits.update({number: new.cells for number in numbers[:1]})
-        self.places[new.cells[: aiter.KEYS]] = _Place(new, numbers, fresh=True)
+        self.edits.update(dict.fromkeys(numbers))
+        self.edits.update(dict.fromkeys(numbers[:1], new.cells))
+        self.places[new.key] = _Place(new, numbers, fresh=True)
 
-    def csv_bytes(self) -> bytes:
-        """Return the CSV as it will be; new rows follow, sorted."""
-        added = (place.holder.cells for place in self.places.values() if not place.lines)
-        return self.lines.edited(self.edits, sorted(added, key=aiter.order))
+    def merged(self, offered: Sequence[Candidate]) -> Merged:
+        added = [place.holder.cells for place in self.places.values() if not place.lines]
+        holders = {key: place.holder for key, place in self.places.items()}
+        json_only: Counter[str] = Counter()
+        for new in offered:
+            holder = holders.get(new.key)
+            if new.row is None or self.rows.get(new.row.key) != new.row:
+                continue
+            if new.unsaid or (holder and holder.cells != new.cells):
+                json_only[new.unsaid or f"kernel (the key holds {holder.kernel if holder else ''}'s row)"] += 1
+        return Merged(
+            csv=self.lines.edited(self.edits, sorted(added, key=aiter.order)),
+            rows=tuple(self.rows.values()),
+            cells=tuple(holder.cells for holder in holders.values()),
+            steps=tuple(self.steps),
+            unchanged=self.unchanged,
+            json_only=dict(json_only),
+        )
 
 
-def _refusal(new: Candidate, place: _Place | None, other: bool) -> str:
-    mine = aiter.kernel_of(new.cells)
-    if mine.startswith("moetune_") and new.cells[0] in aiter.GROUPED_GFX:
-        return f"aiter's grouped kernel serves {new.cells[0]}, and the row was measured on {mine}"
-    if place is not None and other:
-        return f"measured on {mine}, and the key holds a row of {aiter.kernel_of(place.holder.cells) or 'no named kernel'}"
+def _refusal(new: Candidate, holder: Candidate | None) -> str:
+    if new.kernel.startswith("moetune_") and new.cells[0] in aiter.GROUPED_GFX:
+        return f"aiter's grouped kernel serves {new.cells[0]}, measured on {new.kernel}"
+    if holder is not None and holder.kernel != new.kernel:
+        return f"the key holds a row of {holder.kernel or 'an unnamed kernel'}, measured on {new.kernel or 'another'}"
     return ""
 
 
-def _conflict(new: Candidate, held: Candidate, prefer: Prefer) -> str:
+def _why_kept(new: Candidate, held: Candidate, prefer: Prefer) -> str:
     if prefer is Prefer.THEIRS:
         return "--prefer theirs"
-    if new.row and held.row and new.row.measured_like(held.row):
-        return "not faster"
-    return "not measured alike, so not compared; --prefer mine replaces it"
-
-
-def plan(
-    into: Path, lines: Lines, rows: Sequence[Row], sources: Sequence[Source], *, prefer: Prefer, foreign: bool
-) -> _Table:
-    """Settle the rows of sources, in order, into a table of CSV lines and measured rows.
-
-    Where sources hold one row several times they are first settled among themselves.
-    """
-    table = _Table(into, lines, rows, prefer, foreign)
-    offered: dict[object, Candidate] = {}
-    for source in sources:
-        found = [Candidate(aiter.cells(row), row, source.path, aiter.unsaid(row)) for row in source.rows]
-        found += [Candidate(line.cells, None, source.path) for line in source.lines]
-        for new in found:
-            held = offered.setdefault(new.identity, new)
-            if (held.cells, held.row) == (new.cells, new.row):
-                continue
-            if new.beats(held, prefer):
-                offered[new.identity], held, new = new, new, held
-            table.steps.append(Step(Action.KEPT, new, held, f"{held.source} has it too", not new.unsaid))
-    for candidate in offered.values():
-        table.settle(candidate)
-    return table
+    if prefer is Prefer.MINE:
+        return "a later input has it too"
+    return "not faster" if new.measured_like(held) else NOT_ALIKE

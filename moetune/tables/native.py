@@ -37,7 +37,9 @@ def read_native(path: Path) -> list[Row]:
     if not isinstance(data, dict) or data.get("tool") != "moetune" or not isinstance(data.get("schema"), int):
         raise TableError(f"{path}: no table of moetune (it has no 'tool' and 'schema'); move it away")
     if data["schema"] > SCHEMA:
-        raise TableError(f"{path}: schema {data['schema']} is newer than this moetune reads ({SCHEMA}); upgrade moetune")
+        raise TableError(
+            f"{path}: schema {data['schema']} is newer than this moetune reads ({SCHEMA}); upgrade moetune"
+        )
     rows = []
     for number, record in enumerate(data.get("rows", ()), 1):
         try:

@@ -52,7 +52,9 @@ def replace_all(files: Mapping[Path, bytes]) -> None:
         for temporary, path in written:
             temporary.replace(path)
     except OSError as error:
-        raise OutputError(f"{path}: cannot be written ({error.strerror}); free the disk or choose another --into") from error
+        raise OutputError(
+            f"{path}: cannot be written ({error.strerror}); free the disk or choose another --into"
+        ) from error
     finally:
         for temporary, _ in written:
             temporary.unlink(missing_ok=True)

@@ -1,0 +1,58 @@
+"""The description of the a8w4 kernel: MXFP8 activations, MXFP4 weights, fp32 sums."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from moetune.kernel import Limits
+from moetune.model.config import Config
+from moetune.model.format import FORMATS
+from moetune.model.problem import Problem
+from moetune.model.target import Target
+
+from .grouped import Grouped
+
+
+@dataclass(frozen=True)
+class A8w4(Grouped):
+    """Grouped MXFP8 x MXFP4 in Triton."""
+
+    def refusals(self) -> Mapping[str, str]:
+        """Return why gfx942 is left out."""
+        return {"gfx942": f"{self.name} multiplies by dot_scaled, which Triton's passes cannot compile for gfx942"}
+
+    def rule(self, problem: Problem) -> dict[str, int]:
+        """Return our own rule, of the kind of vLLM's: tile_m by tokens, K tiles of 128 elements (64 bytes of w).
+
+        4-bit weights halve a tile's bytes, so that tiles are twice as wide as bf16's at few tokens.
+        """
+        tokens = problem.tokens
+        return {
+            "tile_m": 16 if tokens <= 256 else 32 if tokens <= 1024 else 64 if tokens <= 4096 else 128,
+            "tile_n": 128,
+            "tile_k": 128,
+            "num_buffers": 4 if tokens <= 256 else 3,
+            "num_warps": 4 if tokens <= 1024 else 8,
+            "group_m": 16 if tokens // problem.experts > 128 else 1,
+        }
+
+    def shared_bytes(self, stage: int, config: Config, problem: Problem, target: Target) -> int:
+        """Return the bytes of the operand rings."""
+        tile_m, tile_n, tile_k = config["tile_m"], config["tile_n"], config["tile_k"]
+        depth = config["num_buffers"] - 1
+        left, right = tile_m * (tile_k + tile_k // 32), tile_n * (tile_k // 2 + tile_k // 32)
+        return depth * right + left * (1 if config["prefetch"] else depth)
+
+
+KERNEL = A8w4(
+    name="a8w4",
+    format=FORMATS["a8w4"],
+    limits=Limits(floor=4e-3, cap=1e-2),
+    implementation="moetune_kernels.triton_a8w4:A8w4",
+    sources=("formats.py", "triton_core.py", "triton_base.py", "triton_a8w4.py"),
+    least_sm=90,
+    amd=("gfx950", "gfx1250"),
+    tile_n=((64, 128, 256), (32, 64, 128, 256)),
+    tile_k=(64, 128, 256, 512),
+)
