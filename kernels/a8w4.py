@@ -37,12 +37,35 @@ class A8w4(Grouped):
             "group_m": 16 if tokens // problem.experts > 128 else 1,
         }
 
+    def held(self, config: Config) -> dict[str, int]:
+        """Return the accumulator and both operand tiles widened to bf16: no NVIDIA core here scales by itself."""
+        tile_k = config["tile_k"]
+        widened = {"widened tiles": (config["tile_m"] + config["tile_n"]) * tile_k // 2}
+        return super().held(config) | widened
+
     def shared_bytes(self, stage: int, config: Config, problem: Problem, target: Target) -> int:
-        """Return the bytes of the operand rings."""
+        """Return the bytes of the operand rings, on sm_90 with the widened weights that wgmma reads.
+
+        On sm_90 operands pass through registers, so that a ring is one tile less than `num_buffers` deep, and scales
+        have a ring only where each thread copies at least 4 bytes of them. Prefetch 1 keeps one A tile outside
+        the ring, and none where wgmma takes A from registers. Fitted to 160 configs compiled by Triton 3.9: up
+        to 2 KB of scratch above it. Elsewhere the rings alone, a lower bound.
+        """
         tile_m, tile_n, tile_k = config["tile_m"], config["tile_n"], config["tile_k"]
-        depth = config["num_buffers"] - 1
-        left, right = tile_m * (tile_k + tile_k // 32), tile_n * (tile_k // 2 + tile_k // 32)
-        return depth * right + left * (1 if config["prefetch"] else depth)
+        left, right = tile_m * tile_k, tile_n * tile_k // 2  # bytes
+        if target.arch != "sm_90":
+            depth = config["num_buffers"] - (1 if target.vendor == "nvidia" else 0)
+            return depth * right + left * (1 if config["prefetch"] else depth)
+
+        def scales(rows: int) -> int:
+            size = rows * tile_k // 32
+            return size if tile_k >= 128 and size >= 4 * config["num_warps"] * target.warp_size else 0
+
+        wgmma, depth = tile_m >= 64, config["num_buffers"] - 1
+        need = depth * (right + scales(tile_n)) + (2 * tile_n * tile_k if wgmma else 0)
+        if config["prefetch"]:
+            return need + (0 if wgmma else left)
+        return need + depth * (left + scales(tile_m))
 
 
 KERNEL = A8w4(
@@ -50,7 +73,7 @@ KERNEL = A8w4(
     format=FORMATS["a8w4"],
     limits=Limits(floor=4e-3, cap=1e-2),
     implementation="moetune_kernels.triton_a8w4:A8w4",
-    sources=("formats.py", "triton_core.py", "triton_base.py", "triton_a8w4.py"),
+    sources=("formats.py", "triton_core.py", "triton_base.py", "triton_mx.py", "triton_a8w4.py"),
     least_sm=90,
     amd=("gfx950", "gfx1250"),
     tile_n=((64, 128, 256), (32, 64, 128, 256)),

@@ -30,17 +30,23 @@ class Bf16(Grouped):
             "group_m": 16 if tokens // problem.experts > 128 else 1,
         }
 
+    def held(self, config: Config) -> dict[str, int]:
+        """Return the accumulator and, with prefetch 1, the A tile on its way."""
+        tile = {"prefetched tile": config["tile_m"] * config["tile_k"] // 2} if config["prefetch"] else {}
+        return super().held(config) | tile
+
     def shared_bytes(self, stage: int, config: Config, problem: Problem, target: Target) -> int:
         """Return the bytes of the operand rings.
 
-        A ring is `num_buffers` deep where the product reads shared memory asynchronously (wgmma: tile_m from 64
-        on), one less where it copies to registers first. Prefetch 1 keeps one A tile outside the ring.
+        A ring is `num_buffers` deep where the product (wgmma, from tile_m 64 on) or the copy (gfx950, gfx1250:
+        straight to shared memory) is asynchronous, one less where operands pass through registers. Prefetch 1
+        keeps one A tile outside the ring. Of 160 configs compiled for sm_90 by Triton 3.9, 159 are exact; one
+        with small rings stores its output tile through 8 KB more.
         """
         row = config["tile_k"] * 2  # bytes
-        wgmma = target.arch == "sm_90" and config["tile_m"] >= 64
-        depth = config["num_buffers"] if wgmma else config["num_buffers"] - 1
-        ring = depth * config["tile_n"] * row
-        return ring + config["tile_m"] * row * (1 if config["prefetch"] else depth)
+        deep = config["tile_m"] >= 64 if target.arch == "sm_90" else target.arch in ("gfx950", "gfx1250")
+        depth = config["num_buffers"] - (0 if deep else 1)
+        return row * (depth * config["tile_n"] + config["tile_m"] * (1 if config["prefetch"] else depth))
 
 
 KERNEL = Bf16(

@@ -19,8 +19,8 @@ from moetune.model.shape import Shape
 from moetune.model.target import Target
 
 TILES_M = (16, 32, 64, 128)
-_ACCUMULATOR_LIMIT = 256
-"""fp32 accumulators per thread from which a thread's 255 registers cannot hold them."""
+_NVIDIA_REGISTERS = 256
+"""Live values per thread that the 255 registers of an NVIDIA thread cannot hold."""
 
 
 def tile_capacity(problem: Problem, tile_m: int) -> int:
@@ -63,7 +63,9 @@ class Grouped:
             return f"{self.name} needs sm_{self.least_sm} or newer, not {target.arch}"
         if target.arch in self.amd:
             return None
-        return self.refusals().get(target.arch, f"{self.name} is written for {', '.join(self.archs())}, not {target.arch}")
+        return self.refusals().get(
+            target.arch, f"{self.name} is written for {', '.join(self.archs())}, not {target.arch}"
+        )
 
     def archs(self) -> list[str]:
         """Return the architectures served, in words."""
@@ -105,10 +107,10 @@ class Grouped:
         """Return the rules of a stage, cheapest first."""
         rules = (
             ("tile_k above K", _k_above), ("tile_k divides K", _k_divides), ("tile_n divides N", _n_divides),
-            ("num_buffers", _buffers), ("tile_m", _rows), ("threads", _threads), ("registers", _accumulator),
+            ("num_buffers", _buffers), ("tile_m", _rows), ("threads", _threads), ("registers", self._registers),
+            ("shared memory", self._shared),
         )  # fmt: skip
-        shared = Constraint("shared memory", partial(self._shared, stage))
-        return (*(Constraint(name, partial(rule, stage)) for name, rule in rules), shared)
+        return tuple(Constraint(name, partial(rule, stage)) for name, rule in rules)
 
     def footprint(self, stage: int, config: Config, problem: Problem, target: Target) -> Footprint:
         """Return what a config is predicted to need."""
@@ -118,6 +120,10 @@ class Grouped:
     def shared_bytes(self, stage: int, config: Config, problem: Problem, target: Target) -> int:
         """Return the shared memory that a config is predicted to need."""
         raise NotImplementedError
+
+    def held(self, config: Config) -> dict[str, int]:
+        """Return what a block certainly holds in registers at once, in words of 4 bytes."""
+        return {"accumulator": config["tile_m"] * config["tile_n"]}
 
     def rule(self, problem: Problem) -> dict[str, int]:
         """Return the default's wish, before it is fitted to the problem."""
@@ -158,9 +164,8 @@ class Grouped:
         """
         d, inter, rows = problem.model_dim, problem.inter_dim, problem.rows
         integers = (d, inter, d // 2, inter // 2, d // 32, inter // 32)
-        sizes = (
-            self.format.weights.bytes(problem.experts * problem.n(stage), problem.k(stage)), 2 * rows * d, 2 * rows * inter
-        )  # fmt: skip
+        weights = self.format.weights.bytes(problem.experts * problem.n(stage), problem.k(stage))
+        sizes = (weights, 2 * rows * d, 2 * rows * inter)
         return (
             self.name, stage, config.replace(group_m=0), tuple((i == 1, i % 16 == 0) for i in integers),
             tuple(size > 1 << 31 for size in sizes),
@@ -180,6 +185,13 @@ class Grouped:
     def source_hash(self) -> str:
         """Return a hash of the sources that decide what is computed and how fast."""
         return source_hash(self.sources)
+
+    def _registers(self, stage: int, config: Config, problem: Problem, target: Target) -> str | None:
+        held = self.held(config)
+        each = sum(held.values()) // (config["num_warps"] * target.warp_size)
+        if target.vendor != "nvidia" or each < _NVIDIA_REGISTERS:
+            return None
+        return f"{each} registers per thread for the {' and the '.join(held)}: they spill"
 
     def _shared(self, stage: int, config: Config, problem: Problem, target: Target) -> str | None:
         need = self.shared_bytes(stage, config, problem, target)
@@ -252,10 +264,3 @@ def _rows(stage: int, config: Config, problem: Problem, target: Target) -> str |
 def _threads(stage: int, config: Config, problem: Problem, target: Target) -> str | None:
     threads = config["num_warps"] * target.warp_size
     return None if threads <= target.max_threads else f"{threads} of {target.max_threads} threads"
-
-
-def _accumulator(stage: int, config: Config, problem: Problem, target: Target) -> str | None:
-    each = config["tile_m"] * config["tile_n"] // (config["num_warps"] * target.warp_size)
-    if each < _ACCUMULATOR_LIMIT:
-        return None
-    return f"the accumulator takes {each} registers per thread: it spills"

@@ -78,9 +78,7 @@ class GroupedTriton:
     def layout(self, problem: Problem) -> dict[str, Slot]:
         """Return the tensors of a problem; a subclass adds its own."""
         rows, experts = problem.rows, problem.experts
-        maps = {
-            f"tiles{tile_m}": Slot((tile_capacity(problem, tile_m), 3), torch.int32, True) for tile_m in TILES_M
-        }
+        maps = {f"tiles{tile_m}": Slot((tile_capacity(problem, tile_m), 3), torch.int32, True) for tile_m in TILES_M}
         return {
             "ids": Slot((problem.tokens, problem.topk), torch.int32),
             "router": Slot((problem.tokens, problem.topk), torch.float32),
@@ -152,14 +150,14 @@ class GroupedTriton:
 
     def compile(self, stage: int, config: Config, problem: Problem, target: Target) -> Resources:
         """Compile a config, and what runs beside it, into Triton's cache; any compiler error comes through."""
-        mocks = self._mocks(problem)
+        mocks = self.mocks(problem)
         for extra in self.extras(problem, mocks):
             extra.compile(target)
         return ahead.resources(self.call(stage, config, problem, mocks).compile(target))
 
     def isa(self, stage: int, config: Config, problem: Problem, target: Target) -> str:
         """Return the PTX or AMDGCN assembly of a config."""
-        return ahead.isa(self.call(stage, config, problem, self._mocks(problem)).compile(target))
+        return ahead.isa(self.call(stage, config, problem, self.mocks(problem)).compile(target))
 
     def outputs(self, stage: int, operands: GroupedOperands) -> tuple[Tensor, ...]:
         """Return the tensors that a stage writes (stage 3: combine's)."""
@@ -182,7 +180,7 @@ class GroupedTriton:
         raise NotImplementedError
 
     def reference(self, stage: int, operands: GroupedOperands) -> Tensor:
-        """Return the fp32 oracle of a stage, stage 1's rounded as the kernel stores it (3 or 0: of the layer, from x)."""
+        """Return the fp32 oracle of a stage, stage 1's as the kernel stores it (3 or 0: of the layer, from x)."""
         problem, ids, router = operands.problem, operands.ids, operands.tensors["router"]
         order = torch.sort(ids.flatten(), stable=True).indices
         x, weight1, weight2 = self.oracle(operands)
@@ -192,7 +190,8 @@ class GroupedTriton:
             return reference.stage2(self.decode(1, operands), weight2, ids, order, router, problem)
         return reference.layer(x, weight1, weight2, ids, order, router, problem, self.round_trip)
 
-    def _mocks(self, problem: Problem) -> dict[str, ahead.Mock]:
+    def mocks(self, problem: Problem) -> dict[str, ahead.Mock]:
+        """Return stand-ins for the tensors of a problem."""
         return {name: ahead.Mock(slot.dtype, slot.size_bytes) for name, slot in self.layout(problem).items()}
 
     def _map_tiles(self, tile_m: int, problem: Problem, t: dict[str, Any]) -> Call:
@@ -214,4 +213,3 @@ def launch_options(config: Config) -> dict[str, Any]:
         "BUFFERS": config["num_buffers"], "PREFETCH": config["prefetch"], "num_warps": config["num_warps"],
         "WIDEN": INTERPRETED, "enable_fp_fusion": True,
     }  # fmt: skip
-

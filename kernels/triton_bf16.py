@@ -1,6 +1,7 @@
 """The bf16 grouped kernel in Triton: bf16 products, fp32 sums and SwiGLU, bf16 intermediate."""
 
-# mypy: disable-error-code="untyped-decorator, no-untyped-def, no-untyped-call" -- Triton's language has no types
+# Triton's language has no types.
+# mypy: disable-error-code="untyped-decorator, no-untyped-def, no-untyped-call"
 
 from __future__ import annotations
 
@@ -21,8 +22,27 @@ from .triton_base import Call, GroupedOperands, GroupedTriton, Slot, launch_opti
 
 
 @triton.jit
-def product(a, live, w, k, TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
-            BUFFERS: tl.constexpr, PREFETCH: tl.constexpr, WIDEN: tl.constexpr):
+def multiply(left, right, total, WIDEN: tl.constexpr):
+    """Add left x right to the total; the interpreter (WIDEN) multiplies bf16 as bit patterns, so it gets fp32."""
+    if WIDEN:
+        left = left.to(tl.float32)
+        right = right.to(tl.float32)
+    return tl.dot(left, right, total)
+
+
+@triton.jit
+def product(
+    a,
+    live,
+    w,
+    k,
+    TILE_M: tl.constexpr,
+    TILE_N: tl.constexpr,
+    TILE_K: tl.constexpr,
+    BUFFERS: tl.constexpr,
+    PREFETCH: tl.constexpr,
+    WIDEN: tl.constexpr,
+):
     """Return A x W^T as fp32 [TILE_M, TILE_N], from pointers to the first K step and a mask [TILE_M, 1] of A.
 
     PREFETCH 0 streams both operands through a ring of BUFFERS tiles in shared memory. PREFETCH 1 leaves the
@@ -35,29 +55,38 @@ def product(a, live, w, k, TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: t
             a += TILE_K
             following = tl.load(a, mask=live & (tl.full((1, 1), step, tl.int32) < k), other=0.0)
             right = tl.load(w)
-            if WIDEN:
-                total = tl.dot(left.to(tl.float32), right.to(tl.float32), total)
-            else:
-                total = tl.dot(left, right, total)
+            total = multiply(left, right, total, WIDEN)
             left = following
             w += TILE_K
     else:
         for _ in tl.range(0, k, TILE_K, num_stages=BUFFERS):
             left = tl.load(a, mask=live, other=0.0)
             right = tl.load(w)
-            if WIDEN:
-                total = tl.dot(left.to(tl.float32), right.to(tl.float32), total)
-            else:
-                total = tl.dot(left, right, total)
+            total = multiply(left, right, total, WIDEN)
             a += TILE_K
             w += TILE_K
     return total
 
 
 @triton.jit(do_not_specialize=["topk", "tiles_m", "group_m"])
-def stage1(x, w, h, order, tiles, inter, k, topk, tiles_m, group_m,
-           TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
-           BUFFERS: tl.constexpr, PREFETCH: tl.constexpr, WIDEN: tl.constexpr):
+def stage1(
+    x,
+    w,
+    h,
+    order,
+    tiles,
+    inter,
+    k,
+    topk,
+    tiles_m,
+    group_m,
+    TILE_M: tl.constexpr,
+    TILE_N: tl.constexpr,
+    TILE_K: tl.constexpr,
+    BUFFERS: tl.constexpr,
+    PREFETCH: tl.constexpr,
+    WIDEN: tl.constexpr,
+):
     """Write h bf16 [rows, inter], rows sorted by expert: silu(x Wgate^T) x (x Wup^T).
 
     x bf16 [tokens, k], w bf16 [experts, 2 x inter, k] (gate rows, then up rows), order int32 [rows] the slot of
@@ -78,14 +107,30 @@ def stage1(x, w, h, order, tiles, inter, k, topk, tiles_m, group_m,
     total = product(a, live, weights, k, TILE_M, TILE_N, TILE_K, BUFFERS, PREFETCH, WIDEN)
     gate, up = tl.split(tl.reshape(total, (TILE_M, HALF, 2)))
     target = tile_n * HALF + tl.arange(0, HALF)
-    tl.store(h + row.to(tl.int64)[:, None] * inter + target[None, :],
-             core.to_bf16(core.silu(gate) * up, WIDEN), mask=live)
+    tl.store(
+        h + row.to(tl.int64)[:, None] * inter + target[None, :], core.to_bf16(core.silu(gate) * up, WIDEN), mask=live
+    )
 
 
 @triton.jit(do_not_specialize=["tiles_m", "group_m"])
-def stage2(h, w, y, order, router, tiles, n, k, tiles_m, group_m,
-           TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
-           BUFFERS: tl.constexpr, PREFETCH: tl.constexpr, WIDEN: tl.constexpr):
+def stage2(
+    h,
+    w,
+    y,
+    order,
+    router,
+    tiles,
+    n,
+    k,
+    tiles_m,
+    group_m,
+    TILE_M: tl.constexpr,
+    TILE_N: tl.constexpr,
+    TILE_K: tl.constexpr,
+    BUFFERS: tl.constexpr,
+    PREFETCH: tl.constexpr,
+    WIDEN: tl.constexpr,
+):
     """Write y bf16 [slots, n], each slot once: router x (h W^T).
 
     h bf16 [rows, k] sorted by expert, w bf16 [experts, n, k], router fp32 [slots], order int32 [rows] the slot
@@ -103,8 +148,9 @@ def stage2(h, w, y, order, router, tiles, n, k, tiles_m, group_m,
     total = product(a, live, weights, k, TILE_M, TILE_N, TILE_K, BUFFERS, PREFETCH, WIDEN)
     slot = tl.load(order + row, mask=row < end, other=0)
     share = tl.load(router + slot, mask=row < end, other=0.0)
-    tl.store(y + slot.to(tl.int64)[:, None] * n + column[None, :],
-             core.to_bf16(total * share[:, None], WIDEN), mask=live)
+    tl.store(
+        y + slot.to(tl.int64)[:, None] * n + column[None, :], core.to_bf16(total * share[:, None], WIDEN), mask=live
+    )
 
 
 class Bf16(GroupedTriton):

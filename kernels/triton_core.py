@@ -1,6 +1,7 @@
 """What the grouped Triton kernels share: the order of programs, the tile map, the activation, the combine."""
 
-# mypy: disable-error-code="untyped-decorator, no-untyped-def, no-untyped-call" -- Triton's language has no types
+# Triton's language has no types.
+# mypy: disable-error-code="untyped-decorator, no-untyped-def, no-untyped-call"
 
 import triton
 import triton.language as tl

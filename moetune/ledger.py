@@ -88,7 +88,9 @@ def _take(records: Records, record: dict[str, Any]) -> None:
         raise LedgerError(f"{where}: no ledger of moetune (it does not begin with a header)")
     if kind == "header":
         if record.get("tool") != "moetune":
-            raise LedgerError(f"{where}: its header is {record.get('tool')!r}'s, not moetune's; name another --out")
+            raise LedgerError(
+                f"{where}: its header names the tool {record.get('tool')!r}, not moetune; name another --out"
+            )
         records.headers.append(record)
     elif kind == "trial":
         records.trials.append(Trial.from_json(record))

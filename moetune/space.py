@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from moetune.kernel import Kernel
+from moetune.kernel import Constraint, Kernel
 from moetune.model.config import Config
 from moetune.model.problem import Problem
 from moetune.model.target import Target
@@ -60,7 +60,11 @@ class Pool:
 
 def exclusion(kernel: Kernel, stage: int, config: Config, problem: Problem, target: Target) -> Exclusion | None:
     """Return why a config is not feasible, by the first constraint that says so."""
-    for constraint in kernel.constraints(stage):
+    return _first(kernel.constraints(stage), config, problem, target)
+
+
+def _first(constraints: tuple[Constraint, ...], config: Config, problem: Problem, target: Target) -> Exclusion | None:
+    for constraint in constraints:
         reason = constraint.check(config, problem, target)
         if reason is not None:
             return Exclusion(config, constraint.name, reason)
@@ -69,12 +73,12 @@ def exclusion(kernel: Kernel, stage: int, config: Config, problem: Problem, targ
 
 def enumerate_pool(kernel: Kernel, stage: int, problem: Problem, target: Target) -> Pool:
     """Enumerate the axes of a stage and sort each config into the pool or the exclusions."""
-    axes = dict(kernel.axes(stage))
+    axes, constraints = dict(kernel.axes(stage)), kernel.constraints(stage)
     feasible: list[Config] = []
     excluded: list[Exclusion] = []
     for values in itertools.product(*axes.values()):
         config = Config(tuple(zip(axes, values, strict=True)))
-        found = exclusion(kernel, stage, config, problem, target)
+        found = _first(constraints, config, problem, target)
         if found is None:
             feasible.append(config)
         else:

@@ -18,7 +18,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from moetune import __version__
-from moetune.device.compiling import CompilePool
+from moetune.device.compiling import CompilePool, Job
 from moetune.device.lane import Deadlines, Lane, Stopped
 from moetune.device.machine import Device
 from moetune.errors import Interrupted, MachineError, MoetuneError, OutputError, SweepFailed
@@ -399,7 +399,7 @@ def _compile_ahead(bench: Bench, board: Board, pool: CompilePool) -> None:
     """Queue whole pools for idle compile workers where the sweep will try a good part of them anyway."""
     mine = [p for p in board.order.problems if p.kernel == bench.kernel.name]
     for stage in bench.kernel.stages:
-        jobs = {}
+        jobs: dict[Any, Job] = {}
         for problem in mine:
             for config in enumerate_pool(bench.kernel, stage, problem, bench.target).configs:
                 job = job_of(bench, stage, config, problem)

@@ -103,8 +103,8 @@ def main() -> None:
     surfaces = [make_surface(make_pool(), number) for number in range(options.surfaces)]
     for number, surface in enumerate(surfaces):
         ratio = np.sort(surface.us) / surface.us.min() - 1
-        print(f"surface {number}: {len(ratio)} configs, best {surface.us.min():.0f} us, within 1 % {(ratio < 0.01).sum()}, "
-              f"5 % {(ratio < 0.05).sum()}, median {ratio[len(ratio) // 2]:+.0%}")  # fmt: skip
+        near = f"within 1 % {(ratio < 0.01).sum()}, 5 % {(ratio < 0.05).sum()}, median {np.median(ratio):+.0%}"
+        print(f"surface {number}: {len(ratio)} configs, best {surface.us.min():.0f} us, {near}")
     print(f"{'sampler':12}" + "".join(f"{f'@{b} mean':>12}{'p90':>8}" for b in BUDGETS) + f"{'s/search':>10}")
     for sampler in options.samplers.split(","):
         start = time.perf_counter()

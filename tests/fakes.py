@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 
 from moetune.kernel import Constraint, Footprint, Limits
@@ -76,7 +76,7 @@ class FakeKernel:
     coupling: str = "none"
     compiles_ahead: bool = True
     device: str = "gpu"
-    limits: Limits = Limits(floor=1e-3, cap=6e-3)
+    limits: Limits = field(default_factory=lambda: Limits(floor=1e-3, cap=6e-3))
     implementation: str = "fakes:NoImplementation"
     values: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: dict(AXES), hash=False)
 
@@ -102,6 +102,9 @@ class FakeKernel:
 
     def footprint(self, stage: int, config: Config, problem: Problem, target: Target) -> Footprint:
         return Footprint(_shared_bytes(config), config["num_warps"] * target.warp_size)
+
+    def binary(self, stage: int, config: Config, problem: Problem) -> Hashable:
+        return (stage, config.replace(group_m=0))
 
     def traffic(self, stage: int, problem: Problem, active_experts: int) -> Traffic:
         return stage_traffic(self.format, stage, problem, active_experts)

@@ -7,10 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
+from command import PLUGINS, Moetune
 
 from moetune.ledger import read_ledger
-
-from .conftest import PLUGINS, Moetune
 
 DEMO = ["sweep", "demo", "--tp", "1", "--out", "o"]
 

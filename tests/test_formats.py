@@ -170,3 +170,18 @@ def test_drawing_repeats_for_a_seed_and_fills_what_it_is_given(monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
     assert not torch.equal(first[0], other[0])
     assert dequantise_mxfp4(*second).isfinite().all()
+
+
+@pytest.mark.gpu
+def test_a_gpu_gives_the_same_bits_and_draws_the_same_distribution():
+    x = torch.randn(64, 256, generator=torch.Generator().manual_seed(0)) * torch.logspace(-38, 37, 64)[:, None]
+    x[0], x[1, 3], x[2, 3] = 0, math.nan, math.inf
+    for quantise, dequantise in ((quantise_mxfp8, dequantise_mxfp8), (quantise_mxfp4, dequantise_mxfp4)):
+        here, there = quantise(x), quantise(x.cuda())
+        finite = here[1].ne(255).repeat_interleave(here[0].shape[1] // here[1].shape[1], dim=1)
+        assert torch.equal(here[0].view(torch.uint8)[finite], there[0].cpu().view(torch.uint8)[finite])
+        assert torch.equal(here[1], there[1].cpu())
+        assert torch.equal(dequantise(*here).nan_to_num(), dequantise(*there).cpu().nan_to_num())
+    generator = torch.Generator("cuda").manual_seed(0)
+    values = dequantise_mxfp4(*draw_mxfp4((4, 64, 1024), generator, "cuda"))
+    assert values.std().item() == pytest.approx(0.02, rel=0.1)

@@ -6,12 +6,12 @@ import sys
 import textwrap
 
 import pytest
+from verdicts import failed, verdict
 
 from moetune.errors import LedgerError, OutputError
 from moetune.ledger import SCHEMA, Ledger, read_ledger
 from moetune.model.config import Config
 from moetune.model.trial import Accuracy, Entry, Final, Outcome, Phase, Resources, Timing, Trial
-from verdicts import failed, verdict
 
 TRIAL = Trial(
     "demo/tp1/cpu/t16/uniform", 1, Config.of(tile_m=16, tile_n=64), 0, Phase.SCREEN, Outcome.OK, identity="id",
@@ -93,7 +93,7 @@ def test_a_torn_header_is_an_empty_ledger(path):
         (b"hello\n", "no ledger of moetune"),
         (b"3\n", "no ledger of moetune"),
         (b'{"a": 1}\n', "no ledger of moetune"),
-        (b'{"record":"header","schema":1,"tool":"other"}\n', "its header is 'other's, not moetune's"),
+        (b'{"record":"header","schema":1,"tool":"other"}\n', "its header names the tool 'other', not moetune"),
         (b'{"record":"trial","schema":1}\n', "does not begin with a header"),
         (b'{"record":"header","schema":99,"tool":"moetune"}\n', r"schema 99 is newer than this moetune reads \(1\)"),
     ],
@@ -113,7 +113,9 @@ def test_a_future_schema_is_refused_on_a_later_line(path):
         read_ledger(path)
 
 
-@pytest.mark.parametrize("line", [b"not json\n", b"\n", b'{"record":"trial","schema":1}\n', b'{"record":"x","schema":1}\n'])
+@pytest.mark.parametrize(
+    "line", [b"not json\n", b"\n", b'{"record":"trial","schema":1}\n', b'{"record":"x","schema":1}\n']
+)
 def test_damage_before_the_last_line_names_the_line(path, line):
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:2], line, *lines[2:]]))

@@ -137,3 +137,13 @@ def test_products_are_in_full_fp32_and_the_setting_is_put_back():
     finally:
         torch.set_float32_matmul_precision(before)
     assert set(seen) == {"highest"}
+
+
+@pytest.mark.gpu
+def test_a_gpu_agrees_to_fp32():
+    p = problem()
+    x, w1, w2, ids, order, router = operands(p)
+    here = reference.layer(x, w1.__getitem__, w2.__getitem__, ids, order, router, p)
+    x, w1, w2, ids, order, router = (t.cuda() for t in (x, w1, w2, ids, order, router))
+    there = reference.layer(x, w1.__getitem__, w2.__getitem__, ids, order, router, p)
+    torch.testing.assert_close(there.cpu(), here, rtol=1e-5, atol=1e-5)

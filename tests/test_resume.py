@@ -9,10 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
+from command import Moetune
 
 from moetune.ledger import read_ledger
-
-from .conftest import Moetune
 
 SWEEP = ["sweep", "demo", "--kernel", "cpu", "--tp", "1", "--tokens", "1,16", "--trials", "12"]
 SWEEP += ["--timer", "scripted:ScriptedTimer"]

@@ -1,11 +1,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from verdicts import verdict
 
 from moetune.model.config import Config
 from moetune.tables import aiter
 from moetune.tables.row import Row
-from verdicts import verdict
 
 
 def cell(row: tuple[str, ...], column: str) -> str:
@@ -70,7 +70,8 @@ def test_the_kernel_of_a_row_is_moetunes_or_what_the_cell_says():
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(468.0, "468"), (2011.94, "2011.94"), (0.00004, "0"), (1234567.00001, "1234567"), (100.0, "100")]
+    ("value", "text"),
+    [(468.0, "468"), (2011.94, "2011.94"), (0.00004, "0"), (1234567.00001, "1234567"), (100.0, "100")],
 )
 def test_numbers_have_at_most_four_decimals(value, text):
     assert aiter.decimal(value) == text

@@ -3,12 +3,12 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from verdicts import tie, verdict
 
 from moetune.errors import TableError
 from moetune.model.config import Config
 from moetune.tables.native import native_bytes, native_path, read_native
 from moetune.tables.row import Row
-from verdicts import tie, verdict
 
 configs = st.dictionaries(st.text(min_size=1), st.integers(), min_size=1).map(lambda d: Config(tuple(d.items())))
 times = st.floats(min_value=1e-3, max_value=1e9)

@@ -1,9 +1,10 @@
 import json
 
+from verdicts import tie, verdict
+
 from moetune.tables import aiter
 from moetune.tables.provenance import provenance_bytes, provenance_path
 from moetune.tables.row import Row
-from verdicts import tie, verdict
 
 
 def test_a_row_is_one_line_with_what_was_measured_and_how_to_repeat_it():

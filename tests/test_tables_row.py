@@ -1,8 +1,8 @@
 import pytest
+from verdicts import DEFAULT, failed, tie, verdict
 
 from moetune.errors import TableError
 from moetune.tables.row import Row
-from verdicts import DEFAULT, failed, tie, verdict
 
 
 def test_a_tie_carries_the_default_and_a_failed_verdict_has_no_row():

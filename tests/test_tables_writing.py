@@ -49,7 +49,10 @@ def test_a_missing_folder_is_made_and_one_that_cannot_be_is_an_error(tmp_path):
     with locked(tmp_path / "new" / "t.csv"):
         assert (tmp_path / "new").is_dir()
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="cannot be written .*; choose another --into"), locked(tmp_path / "file" / "t"):
+    with (
+        pytest.raises(OutputError, match="choose another --into"),
+        locked(tmp_path / "file" / "t"),
+    ):
         pass
 
 

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import sys
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from moetune.cli.options import integers, split
+from moetune.cli.options import Form, Json, form_of, integers, split
 from moetune.errors import UsageError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from moetune.device.machine import Device
+    from moetune.kernel import Kernel
     from moetune.live import LiveView
+    from moetune.model.problem import Problem
+    from moetune.model.target import Target
+    from moetune.plan import ProblemPlan
+    from moetune.search import Known
     from moetune.sweep import Order, Tally
+    from moetune.tuning import Effort
 
 _SAMPLERS = ("auto", "tpe", "gp", "random", "exhaustive")
 _COUPLINGS = ("none", "tile_m")
@@ -44,6 +53,8 @@ def sweep(
     deadline: Annotated[float, typer.Option(help="Seconds a candidate may run before it is killed.", min=0.1)] = 20.0,
     fresh: Annotated[bool, typer.Option("--fresh", help="Move the old ledger aside and start anew.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    form: Form = "text",
+    json: Json = False,
     timer: Annotated[str, typer.Option(hidden=True, help="Another timer, as module:Class.")] = "",
 ) -> None:
     """Tune SHAPEs on the devices of this machine, and keep every trial in a ledger.
@@ -93,7 +104,7 @@ def sweep(
         print(f"left out: {line}", file=sys.stderr)
     effort = Effort(trials, sampler, seed, couple)
     if dry_run:
-        _print_plan(problems, kernels, plan_for, effort)
+        _print_plan(problems, kernels, plan_for, effort, known_configs(start_from or []), form_of(form, json))
         return
     from moetune.device.compiling import DEADLINE_S as COMPILE_S
     from moetune.device.lane import Deadlines
@@ -116,24 +127,69 @@ def sweep(
     _sweep(order, quiet)
 
 
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _sweep(order: Order, quiet: bool) -> None:
     from moetune.errors import MoetuneError
     from moetune.live import LiveView, duration
-    from moetune.plan import estimate
     from moetune.report.sheet import render
     from moetune.report.summary import summary_sheets
     from moetune.sweep import failures, run
 
-    expected_s = estimate(order)
-    with LiveView(quiet) as view:
+    with LiveView(quiet) as view, ThreadPoolExecutor(1) as beside:
+        expected = beside.submit(_expected_s, order)
         view.log(_where(order))
-        ended = run(order, _watcher(view, order, expected_s))
+        ended = run(order, _watcher(view, order, expected))
+        expected_s = expected.result()
     print(render(summary_sheets(list(ended.verdicts)), "text"))
     print(f"\n{len(ended.verdicts)} problems in {duration(ended.seconds)} (estimated {duration(expected_s)})")
     print(f"ledger: {order.out}\nmerge:  moetune merge {order.out} --into tuned_grouped_fmoe.csv")
     error: MoetuneError | None = failures(ended)
     if error is not None:
         raise error
+
+
+def _expected_s(order: Order) -> float:
+    from moetune.plan import estimate_seconds
+
+    plans = _plans(order.problems, order.kernels, order.target, order.effort, order.start_from)
+    return estimate_seconds(plans, cores(), order.target)
+
+
+def _plans(
+    problems: Sequence[Problem], kernels: dict[str, Kernel], target: Target, effort: Effort, known: Sequence[Known]
+) -> list[ProblemPlan]:
+    from moetune.plan import plan_problem
+
+    return [
+        plan_problem(kernels[p.kernel], p, target, effort.trials, effort.sampler, effort.seed, known) for p in problems
+    ]
+
+
+def _print_plan(
+    problems: Sequence[Problem], kernels: dict[str, Kernel], target: Target, effort: Effort, known: Sequence[Known],
+    form: str,
+) -> None:  # fmt: skip
+    from moetune.live import duration
+    from moetune.plan import estimate_seconds, exclusion_rows, first_rows, pool_rows
+    from moetune.report.sheet import Sheet, render
+
+    plans = _plans(problems, kernels, target, effort, known)
+    seconds = estimate_seconds(plans, cores(), target)
+    sheets = []
+    for title, rows in (
+        ("Pools", pool_rows(plans)),
+        ("Excluded, by reason", exclusion_rows(plans)),
+        ("First configs", first_rows(plans)),
+    ):
+        columns = tuple(rows[0]) if rows else ()
+        sheets.append(Sheet(title, columns, tuple(tuple(row.values()) for row in rows)))
+    note = f"{len(plans)} problems on {target.name} ({target.arch}), {cores()} cores: about {duration(seconds)}"
+    sheets[0] = dataclasses.replace(sheets[0], notes=(note, "nothing was compiled or written"))
+    print(render([s for s in sheets if s.columns], form))
 
 
 def _where(order: Order) -> str:
@@ -146,11 +202,11 @@ def _where(order: Order) -> str:
     return f"tuning {kernels} on {names} ({device.product}), ledger in {order.out}"
 
 
-def _watcher(view: LiveView, order: Order, expected_s: float) -> Callable[..., None]:
+def _watcher(view: LiveView, order: Order, expected: Future[float]) -> Callable[..., None]:
     from moetune.live import Current, Progress
 
     shown: set[str] = set()
-    greeted = []
+    greeted: list[bool] = []
 
     def watch(board: object) -> None:
         from moetune.sweep import Board
@@ -160,7 +216,6 @@ def _watcher(view: LiveView, order: Order, expected_s: float) -> Callable[..., N
             tally: Tally = board.tally
             verdicts = [v for key, v in board.verdicts.items() if key not in shown]
             elapsed_s = time.monotonic() - tally.started
-            left = tally.total - tally.done
             progress = Progress(
                 problems_done=tally.done,
                 problems_total=tally.total,
@@ -173,7 +228,7 @@ def _watcher(view: LiveView, order: Order, expected_s: float) -> Callable[..., N
                 compile_rate=tally.compiled / max(elapsed_s, 1e-9),
                 time_rate=tally.timed / max(elapsed_s, 1e-9),
                 census=dict(tally.census),
-                eta_s=elapsed_s / tally.done * left if tally.done else max(0.0, expected_s - elapsed_s),
+                eta_s=_left_s(tally, elapsed_s, expected),
                 recent=tuple(tally.notes[-3:]),
                 gpus=", ".join(f"{d.name} {d.product}" for d in order.devices),
             )
@@ -186,3 +241,10 @@ def _watcher(view: LiveView, order: Order, expected_s: float) -> Callable[..., N
         view.update(progress)
 
     return watch
+
+
+def _left_s(tally: Tally, elapsed_s: float, expected: Future[float]) -> float | None:
+    """Return the time left: by the problems done, before the first is by the plan, None while that is made."""
+    if tally.done:
+        return elapsed_s / tally.done * (tally.total - tally.done)
+    return max(0.0, expected.result() - elapsed_s) if expected.done() else None

@@ -80,7 +80,7 @@ class Probe:
 
         found = []
         for index in range(torch.cuda.device_count()):
-            facts = torch.cuda.get_device_properties(index)
+            facts: Any = torch.cuda.get_device_properties(index)  # the stubs lack what CUDA builds tell
             free, total = torch.cuda.mem_get_info(index)
             hip = torch.version.hip is not None
             shared = facts.shared_memory_per_block if hip else facts.shared_memory_per_block_optin

@@ -47,7 +47,7 @@ class GraphTimer:
         self.policy = {"cache": "cold", "replay": "graph", "flush_bytes": size, "statistic": "median"}
         self._flush = torch.ones(size // 4, dtype=torch.float32, device=device)
         self._sum = torch.empty((), dtype=torch.float32, device=device)
-        self._stream = torch.cuda.Stream(device)
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def capture(self, launch: Callable[[], object], label: str, warm: Callable[[], object] | None = None) -> Any:
         """Capture a launch that has run before (nothing may compile or synchronise inside)."""
@@ -69,8 +69,7 @@ class GraphTimer:
             torch.sum(self._flush, dim=0, out=self._sum)
             if warm is not None:
                 warm()
-            start = torch.cuda.Event(enable_timing=True)
-            end = torch.cuda.Event(enable_timing=True)
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             start.record()
             graph.replay()
             end.record()

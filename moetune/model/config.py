@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from moetune.errors import UsageError
 
@@ -28,11 +29,19 @@ class Config(Mapping[str, int]):
         except ValueError:
             raise UsageError(f"config {text!r}: write it as 'tile_m=16;tile_n=128;...'") from None
 
+    @cached_property
+    def _values(self) -> dict[str, int]:
+        return dict(self.items_)
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.items_)
+
+    def __hash__(self) -> int:
+        return self._hash
+
     def __getitem__(self, axis: str) -> int:
-        for name, value in self.items_:
-            if name == axis:
-                return value
-        raise KeyError(axis)
+        return self._values[axis]
 
     def __iter__(self) -> Iterator[str]:
         return (name for name, _ in self.items_)

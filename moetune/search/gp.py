@@ -12,6 +12,7 @@ from moetune.space import Pool
 
 _SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)  # length scales tried for all axes together, in widths of an axis
 _NOISES = (1e-4, 1e-2, 1e-1)  # variance of the noise over that of the process
+_FIT_ON = 256  # observations that decide the scales; their likelihood costs the cube of this
 _SWEEPS = 2  # passes over the axes, each scale halved or doubled where that is likelier
 _BAD = 0.8  # quantile of the times above which all are alike: how slow a slow config is says little of the best
 _JITTER = 1e-9
@@ -63,7 +64,8 @@ class Posterior:
     def __init__(self, points: Floats, at: Ints, y: Floats) -> None:
         level, width = float(y.mean()), float(y.std()) or 1.0
         scaled = (y - level) / width
-        scales, noise = fit(points[at], scaled)
+        some = slice(None, None, -(-len(at) // _FIT_ON))
+        scales, noise = fit(points[at[some]], scaled[some])
         self._points = points / scales
         lower = np.linalg.cholesky(self._k(at, at) + (noise + _JITTER) * np.eye(len(at)))
         self._rows = np.linalg.solve(lower, self._k(at, np.arange(len(points))))
@@ -80,7 +82,8 @@ class Posterior:
     @property
     def variance(self) -> Floats:
         """Variance of the noise-free value at each point."""
-        return self._amplitude * self._left
+        found: Floats = max(self._amplitude, _JITTER) * self._left
+        return found
 
     def believe(self, index: int) -> None:
         """Condition on the mean at one point: the mean stays, the variance around it shrinks.
@@ -99,7 +102,8 @@ def expected_improvement(mean: Floats, variance: Floats, best: float) -> Floats:
     sd = np.sqrt(variance)
     z = (best - mean) / sd
     below = np.array([0.5 * math.erfc(-value / math.sqrt(2.0)) for value in z])
-    return sd * (z * below + np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi))
+    gain: Floats = sd * (z * below + np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi))
+    return gain
 
 
 class GpSampler(PoolSampler):

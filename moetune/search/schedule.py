@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from moetune.errors import UsageError, nearest
+from moetune.search import SAMPLERS
 
 ROUND_SIZE = 8
 EXHAUSTIVE_ROUND_SIZE = 32
 _DESIGN_SHARE = 4  # a quarter of the budget is laid out before anything is known
 _POLISH_SHARE = 10  # a tenth refines the best two at the end
-_GUIDED = ("gp", "tpe")
+GUIDED = ("gp", "tpe")
+"""Samplers that learn; they begin with a design and end with a polish."""
 
 
 class Round(NamedTuple):
@@ -23,9 +25,8 @@ class Round(NamedTuple):
 
 def resolve(sampler: str, pool_size: int, budget: int) -> str:
     """Return the sampler that `auto` stands for: exhaustive where the pool fits the budget, else gp."""
-    known = ("auto", *_GUIDED, "random", "exhaustive")
-    if sampler not in known:
-        raise UsageError(f"--sampler {sampler!r}: {nearest(sampler, known)}")
+    if sampler not in SAMPLERS:
+        raise UsageError(f"--sampler {sampler!r}: {nearest(sampler, SAMPLERS)}")
     if sampler != "auto":
         return sampler
     return "exhaustive" if pool_size <= budget else "gp"
@@ -40,7 +41,7 @@ def next_round(sampler: str, done: int, total: int, fixed: int, round_size: int)
     left = total - done
     if left <= 0:
         return None
-    guided = sampler in _GUIDED
+    guided = sampler in GUIDED
     size = EXHAUSTIVE_ROUND_SIZE if sampler == "exhaustive" else round_size
     if done == 0:
         wanted = max(fixed, -(-total // _DESIGN_SHARE)) if guided else max(fixed, size)
@@ -50,7 +51,7 @@ def next_round(sampler: str, done: int, total: int, fixed: int, round_size: int)
     return Round(phase, -(-part // -(-part // size)))
 
 
-def rounds(sampler: str, total: int, fixed: int, round_size: int) -> Iterator[Round]:
+def rounds(sampler: str, total: int, fixed: int, round_size: int = ROUND_SIZE) -> Iterator[Round]:
     """Yield every round of a search that is never interrupted."""
     done = 0
     while following := next_round(sampler, done, total, fixed, round_size):

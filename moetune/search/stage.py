@@ -16,7 +16,7 @@ from moetune.search.design import spread
 from moetune.search.exhaustive import ExhaustiveSampler
 from moetune.search.gp import GpSampler
 from moetune.search.random import RandomSampler
-from moetune.search.schedule import ROUND_SIZE, next_round, resolve
+from moetune.search.schedule import GUIDED, ROUND_SIZE, next_round, resolve
 from moetune.search.tpe import TpeSampler
 from moetune.space import Pool
 
@@ -114,7 +114,7 @@ class StageSearch:
     def _start(self, size: int) -> list[Config]:
         """Return the first round's configs that no sampler chooses."""
         configs = dict.fromkeys(self._fixed)
-        if self.sampler in ("gp", "tpe"):
+        if self.sampler in GUIDED:
             for index in spread(self.pool, size, self._seed):
                 configs.setdefault(self.pool.configs[index])
         return list(configs)[:size]

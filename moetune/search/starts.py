@@ -35,6 +35,8 @@ def starting_configs(
 
     Each is moved to the nearest feasible config where this pool lacks it.
     """
+    if not pool.configs:
+        return []
     wanted = problem.facts()
     sources: dict[tuple[Any, ...], list[Known]] = {}
     for item in known:

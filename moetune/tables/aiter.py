@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from moetune.errors import UsageError
@@ -107,6 +108,11 @@ def unsaid(row: Row) -> str:
         f"routing {f['routing']}": f["routing"] != "uniform",
     }
     return ", ".join(reason for reason, holds in reasons.items() if holds)
+
+
+def by_cells(rows: Iterable[Row]) -> dict[tuple[str, ...], Row]:
+    """Return the rows that a CSV can hold, by their cells."""
+    return {cells(row): row for row in rows if not unsaid(row)}
 
 
 def order(row: tuple[str, ...]) -> tuple[Any, ...]:

@@ -140,7 +140,7 @@ class _Table:
     def __init__(self, into: Path, lines: Lines, rows: Sequence[Row], prefer: Prefer, foreign: bool) -> None:
         self.into, self.lines, self.prefer, self.foreign = into, lines, prefer, foreign
         self.rows = {row.key: row for row in rows}
-        measured = {aiter.cells(row): row for row in rows if not aiter.unsaid(row)}
+        measured = aiter.by_cells(rows)
         self.places: dict[Cells, _Place] = {}
         for line in lines.rows():
             place = self.places.get(line.key) or _Place(Candidate(line.cells, measured.get(line.cells), into))

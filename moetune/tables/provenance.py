@@ -42,7 +42,7 @@ def provenance_bytes(rows: Iterable[Row], in_csv: Iterable[tuple[str, ...]]) -> 
     """Return the file of rows, sorted by their keys; `in_csv` are the cells of the CSV's rows."""
     shown = set(in_csv)
     lines = (
-        json.dumps(record(row, aiter.cells(row) in shown), separators=(",", ":"), allow_nan=False)
+        json.dumps(record(row, aiter.cells(row) in shown and not aiter.unsaid(row)), separators=(",", ":"))
         for row in sorted(rows, key=lambda row: row.key)
     )
     return "".join(line + "\n" for line in lines).encode()

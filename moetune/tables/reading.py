@@ -56,7 +56,7 @@ def read_source(path: Path) -> Source:
 def _read_table(path: Path) -> Source:
     table = read_lines(path)
     rows = read_native(native_path(path)) if native_path(path).exists() else []
-    known = {aiter.cells(row) for row in rows}
+    known = aiter.by_cells(rows)
     return Source(
         path,
         rows=tuple(rows),

@@ -1,0 +1,87 @@
+"""Whether what a candidate writes is right, in full, repeatable, and all that it touches."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from moetune.device.accuracy import compare, fault
+from moetune.device.loaded import LAYER, Loaded, bits_of, same_bits
+from moetune.model.config import Config
+from moetune.model.routing import Routing
+from moetune.model.trial import Accuracy, Outcome
+
+VERIFY_SEED = 101
+"""Added to the random seed for the draws of the last check."""
+
+
+def check(loaded: Loaded, stage: int, config: Config) -> tuple[Outcome, str, Accuracy | None]:
+    """Check one config of a stage on poisoned outputs, twice; return its outcome, the reason and its accuracy.
+
+    An output that is not finite is run once more with zeros in the guard zones: if that changes it, the config
+    reads outside its operands.
+    """
+    seen = stage or LAYER
+    loaded.restore(stage)
+    loaded.code.sort(loaded.operands, config)
+    first = _fresh_run(loaded, stage, seen, config)
+    damage = loaded.damage(stage)
+    if damage:
+        return Outcome.OUT_OF_BOUNDS, damage, None
+    accuracy = compare(loaded.code.decode(seen, loaded.operands), loaded.references[seen], loaded.default_outputs[seen])
+    wrong = fault(accuracy, loaded.limits[seen])
+    if accuracy.nonfinite:
+        loaded.arena.fill_guards(0)
+        second = _fresh_run(loaded, stage, seen, config)
+        loaded.arena.fill_guards()
+        if not same_bits(first, second):
+            return Outcome.OUT_OF_BOUNDS, "reads outside its operands (the guard zones change its output)", accuracy
+        return Outcome.INACCURATE, wrong or "", accuracy
+    if not same_bits(first, _fresh_run(loaded, stage, seen, config)):
+        return Outcome.NONDETERMINISTIC, "two runs on the same operands differ", accuracy
+    return (Outcome.INACCURATE, wrong, accuracy) if wrong else (Outcome.OK, "", accuracy)
+
+
+def _fresh_run(loaded: Loaded, stage: int, seen: int, config: Config) -> list[Tensor]:
+    loaded.poison(seen)
+    loaded.run(stage, config)
+    return [bits.clone() for bits in bits_of(loaded.code.outputs(seen, loaded.operands))]
+
+
+def check_layer(loaded: Loaded, pair: Sequence[Config]) -> tuple[Accuracy, str]:
+    """Run a whole layer twice on poisoned outputs; return its accuracy and why it is wrong, if it is."""
+    runs = []
+    for _ in range(2):
+        loaded.poison(*loaded.stages)
+        loaded.layer(pair)
+        runs.append([bits.clone() for bits in bits_of(loaded.code.outputs(LAYER, loaded.operands))])
+    output = loaded.code.decode(LAYER, loaded.operands)
+    accuracy = compare(output, loaded.references[LAYER], loaded.default_outputs[LAYER])
+    wrong = fault(accuracy, loaded.limits[LAYER]) or ""
+    if not wrong and not same_bits(*runs):
+        wrong = "two runs of the layer differ"
+    return accuracy, loaded.damage(LAYER) or wrong
+
+
+def verify(loaded: Loaded, pair: Sequence[Config]) -> tuple[Accuracy, str]:
+    """Check a pair on other draws: a second seed, both ends of the bucket, one hot expert among empty ones.
+
+    Returns the worst accuracy seen, and why the pair is wrong, if it is.
+    """
+    problem = loaded.problem
+    counts = dict.fromkeys((problem.tokens, problem.tokens // 2 + 1, problem.tokens - 1))
+    variants = [(dataclasses.replace(problem, tokens=n), f"{n} tokens") for n in counts if n > 0]
+    variants.append((dataclasses.replace(problem, routing=Routing("hot", 0.5)), "hot routing"))
+    seen: list[Accuracy] = []
+    for number, (variant, name) in enumerate(variants):
+        other = loaded.variant(variant, loaded.seed + VERIFY_SEED + number)
+        other.take_default()
+        accuracy, wrong = check_layer(other, pair)
+        if not wrong and loaded.arena.checksum() != loaded.checksum:
+            wrong = "writes into its operands (their checksum changed)"
+        if wrong:
+            return accuracy, f"wrong on another draw ({name}): {wrong}"
+        seen.append(accuracy)
+    return max(seen, key=lambda a: a.rel_l2), ""

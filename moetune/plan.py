@@ -1,0 +1,234 @@
+"""What a sweep would do, and how long it would take, before anything is compiled or written."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from moetune.kernel import BOTH, Kernel
+from moetune.model.config import Config
+from moetune.model.floor import Traffic, floor_us
+from moetune.model.problem import Problem
+from moetune.model.routing import Routing
+from moetune.model.target import Target
+from moetune.search import Known, StageSearch, starting_configs
+from moetune.search.schedule import Round, rounds
+from moetune.space import enumerate_pool
+
+FIRST = 5
+"""How many of the first configs a plan shows."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the parts of a sweep cost; sources in brackets. Calibrate against the `seconds` of verdicts.
+
+    A candidate takes about `over_floor` times the stage's floor; the flush before each sample `flush_us`. Passes
+    are reads or writes of all expert weights at the target's bandwidth. Where a target states no rates, one core
+    or one GPU unit is taken to have the `core_` or `unit_` rates, in bytes/s and operations/s.
+    """
+
+    worker_s: float = 8.0  # import torch, create the context, time the empty kernel [H200 host, CPU host alike]
+    compile_s: float = 1.0  # one binary on one core [16 a second on 16 cores, Triton 3.6, sm_90]
+    propose_s: float = 0.01  # one guided proposal [tests/bench_search.py]
+    over_floor: float = 2.5  # median candidate over the floor [sketches: best 1.1 to 1.8, median about twice that]
+    flush_us: float = 70.0  # 256 MB at 4.7 TB/s and a launch
+    check_s: float = 0.01  # launches and copies of one accuracy check, besides its passes
+    check_passes: float = 4.0  # checksum of the operands, guard zones, comparison
+    screen_us: float = 12_000.0  # timed for one candidate at most, within `screen_samples`
+    screen_samples: tuple[int, int] = (5, 16)
+    final_us: float = 150_000.0  # timed for one finalist, within `final_samples`
+    final_samples: tuple[int, int] = (8, 40)
+    finalists: int = 10  # of a stage: eight, the default and the fixed default
+    pairs: int = 6  # end to end: four, the default and the fixed default
+    problem_s: float = 2.0  # drawing, quantising and checking the default over three seeds, besides its passes
+    problem_passes: float = 200.0  # the same, and the winner's checks on other draws
+    core_bandwidth: float = 5e9
+    core_rate: float = 2e10
+    unit_bandwidth: float = 2e10
+    unit_rate: float = 2e12
+
+
+COST = Cost()
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """The search of one stage: its pool, and what it tries when.
+
+    `exclusions` are (constraint, count, one reason), most first. `first` are the first configs, the default
+    leading. `start_binaries` are needed by the first round, `binaries` by the whole pool. `traffic` is what a
+    launch moves and computes, `weight_bytes` what all experts' weights take.
+    """
+
+    stage: int
+    sampler: str
+    feasible: int
+    enumerated: int
+    exclusions: tuple[tuple[str, int, str], ...]
+    first: tuple[Config, ...]
+    rounds: tuple[Round, ...]
+    start_binaries: frozenset[Hashable]
+    binaries: frozenset[Hashable]
+    traffic: tuple[Traffic, ...]
+    weight_bytes: int
+
+    @property
+    def trials(self) -> int:
+        """Return how many configs would be tried."""
+        return sum(part.size for part in self.rounds)
+
+
+@dataclass(frozen=True)
+class ProblemPlan:
+    """The plan of one problem; `compiles_ahead` is its kernel's."""
+
+    problem: Problem
+    stages: tuple[StagePlan, ...]
+    compiles_ahead: bool
+
+
+@cache
+def _active_experts(routing: Routing, tokens: int, experts: int, topk: int, seed: int) -> int:
+    return len(set(routing.draw(tokens, experts, topk, seed).flat))
+
+
+def plan_problem(
+    kernel: Kernel, problem: Problem, target: Target, budget: int, sampler: str, seed: int, known: Sequence[Known] = ()
+) -> ProblemPlan:
+    """Plan one problem with `budget` trials a stage; `known` are configs of the user's files.
+
+    What neighbouring problems will have found is not known yet: their best configs come in at the sweep. Raises
+    KernelError where the kernel's default is not in its own pool, UsageError on an unknown sampler.
+    """
+    active = _active_experts(problem.routing, problem.tokens, problem.experts, problem.topk, seed)
+    stages = tuple(
+        _plan_stage(kernel, stage, problem, target, budget, sampler, seed, known, active) for stage in kernel.stages
+    )
+    return ProblemPlan(problem, stages, kernel.compiles_ahead)
+
+
+def _plan_stage(
+    kernel: Kernel, stage: int, problem: Problem, target: Target, budget: int, sampler: str, seed: int,
+    known: Sequence[Known], active: int,
+) -> StagePlan:  # fmt: skip
+    pool = enumerate_pool(kernel, stage, problem, target)
+    starting = starting_configs(problem, stage, pool, known)
+    search = StageSearch(
+        pool, kernel.default(stage, problem, target), starting,
+        problem=problem.key, budget=budget, sampler=sampler, seed=seed,
+    )  # fmt: skip
+    first = search.ask()
+    examples: dict[str, str] = {}
+    for exclusion in pool.exclusions:
+        examples.setdefault(exclusion.constraint, exclusion.reason)
+    parts = (1, 2) if stage == BOTH else (stage,)
+    return StagePlan(
+        stage=stage,
+        sampler=search.sampler,
+        feasible=len(pool.configs),
+        enumerated=len(pool.configs) + len(pool.exclusions),
+        exclusions=tuple((name, count, examples[name]) for name, count in pool.census().items()),
+        first=tuple(first[:FIRST]),
+        rounds=tuple(rounds(search.sampler, min(budget, len(pool.configs)), len(first))),
+        start_binaries=frozenset(kernel.binary(stage, config, problem) for config in first),
+        binaries=frozenset(kernel.binary(stage, config, problem) for config in pool.configs),
+        traffic=tuple(kernel.traffic(part, problem, active) for part in parts),
+        weight_bytes=sum(kernel.traffic(part, problem, problem.experts).bytes for part in parts),
+    )
+
+
+def estimate_seconds(plans: Iterable[ProblemPlan], cores: int, target: Target, cost: Cost = COST) -> float:
+    """Return the seconds a sweep of these problems takes on one device, with `cores` compiling, in this order.
+
+    A binary is compiled once. Which ones guided rounds will want is not known: they are taken to be drawn from
+    the pool, so that the share compiled before is the chance to need nothing new.
+    """
+    target = _with_rates(target, cost)
+    compiled: set[Hashable] = set()
+    guided: dict[tuple[str, int], float] = {}
+    total = cost.worker_s
+    for plan in plans:
+        layer_us = check_s = 0.0
+        weights_s = sum(stage.weight_bytes for stage in plan.stages) / target.bandwidth
+        total += cost.problem_s + cost.problem_passes * weights_s
+        for stage in plan.stages:
+            launch_us = cost.over_floor * (_floor_us(stage.traffic, target))
+            layer_us += launch_us
+            check_s = cost.check_s + cost.check_passes * weights_s
+            trial_s = check_s + _timing_s(launch_us, cost.screen_us, cost.screen_samples, cost)
+            group = (plan.problem.kernel, stage.stage)
+            for number, part in enumerate(stage.rounds):
+                if number == 0:
+                    new = float(len(stage.start_binaries - compiled))
+                    compiled |= stage.start_binaries
+                else:
+                    there = len(stage.binaries & compiled) + guided.get(group, 0.0)
+                    new = part.size * max(0.0, 1.0 - there / len(stage.binaries))
+                    guided[group] = guided.get(group, 0.0) + new
+                total += _round_s(new, part.size * trial_s, cores if plan.compiles_ahead else 1, cost)
+                total += cost.propose_s * part.size
+            total += cost.finalists * _timing_s(launch_us, cost.final_us, cost.final_samples, cost)
+        total += cost.pairs * (2 * check_s + _timing_s(layer_us, cost.final_us, cost.final_samples, cost))
+    return total
+
+
+def _round_s(new: float, timing_s: float, cores: int, cost: Cost) -> float:
+    """Return the seconds of a round: its first batch of binaries, then timing beside what is left to compile."""
+    batches = max(new / cores, min(new, 1.0))
+    first = min(batches, 1.0)
+    return cost.compile_s * first + max(cost.compile_s * (batches - first), timing_s)
+
+
+def _timing_s(launch_us: float, limit_us: float, samples: tuple[int, int], cost: Cost) -> float:
+    least, most = samples
+    count = max(least, min(most, limit_us / max(launch_us, 1.0)))
+    return count * (launch_us + cost.flush_us) * 1e-6
+
+
+def _with_rates(target: Target, cost: Cost) -> Target:
+    """Return the target with a guess where it states no bandwidth or no peaks."""
+    cpu = target.arch == "cpu"
+    units = max(1, target.cu_num)
+    bandwidth = target.bandwidth or units * (cost.core_bandwidth if cpu else cost.unit_bandwidth)
+    peaks = target.peaks or {"": units * (cost.core_rate if cpu else cost.unit_rate)}
+    return dataclasses.replace(target, bandwidth=bandwidth, peaks=peaks)
+
+
+def _floor_us(traffic: Sequence[Traffic], target: Target) -> float:
+    """Return the floor; a rate that the target does not state is taken to be its slowest."""
+    slowest = min(target.peaks, key=lambda rate: target.peaks[rate])
+    stated = [t if t.rate in target.peaks else dataclasses.replace(t, rate=slowest) for t in traffic]
+    return floor_us(stated, target) or 0.0
+
+
+def pool_rows(plans: Sequence[ProblemPlan]) -> list[dict[str, str | int]]:
+    """Return one row a problem and stage: problem, stage, feasible, enumerated, sampler, trials."""
+    return [
+        {
+            "problem": plan.problem.key, "stage": s.stage, "feasible": s.feasible, "enumerated": s.enumerated,
+            "sampler": s.sampler, "trials": s.trials,
+        }
+        for plan in plans for s in plan.stages
+    ]  # fmt: skip
+
+
+def exclusion_rows(plans: Sequence[ProblemPlan]) -> list[dict[str, str | int]]:
+    """Return one row a problem, stage and constraint: problem, stage, constraint, excluded, example."""
+    return [
+        {"problem": plan.problem.key, "stage": s.stage, "constraint": name, "excluded": count, "example": reason}
+        for plan in plans for s in plan.stages for name, count, reason in s.exclusions
+    ]  # fmt: skip
+
+
+def first_rows(plans: Sequence[ProblemPlan]) -> list[dict[str, str | int]]:
+    """Return one row a config to be tried first: problem, stage, order (from 1), default (yes or empty), config."""
+    return [
+        {
+            "problem": plan.problem.key, "stage": s.stage, "order": number,
+            "default": "yes" if number == 1 else "", "config": str(config),
+        }
+        for plan in plans for s in plan.stages for number, config in enumerate(s.first, 1)
+    ]  # fmt: skip

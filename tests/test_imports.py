@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import moetune
+from moetune.kernel import kernel_names
+
+ROOT = Path(moetune.__file__).parent
+KERNELS = ROOT.parent / "kernels"
+
+RANKS = {
+    "errors": 0,
+    "model": 1,
+    "targets": 2,
+    "catalog": 2,
+    "kernel": 3,
+    "space": 4,
+    "ledger": 5,
+    "device": 6,
+    "search": 6,
+    "tables": 6,
+    "plan": 7,
+    "tuning": 7,
+    "report": 7,
+    "choosing": 8,
+    "sweep": 8,
+    "live": 8,
+    "cli": 9,
+}
+"""A room imports rooms of a lower rank only; rooms of one rank do not know each other."""
+
+FOR_KERNELS = {"errors", "model", "kernel"}
+"""What a kernel, built in or not, may use of moetune."""
+
+HEAVY = ("torch", "triton", "optuna", "pandas")
+
+
+def imported(path: Path, *, whole: bool) -> Iterator[str]:
+    """Yield the modules that a file imports at run time; only at import time where not `whole`."""
+
+    def visit(node: ast.AST) -> Iterator[str]:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            for child in node.orelse:
+                yield from visit(child)
+        elif whole or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            for child in ast.iter_child_nodes(node):
+                yield from visit(child)
+
+    yield from visit(ast.parse(path.read_text("utf-8")))
+
+
+def room(parts: tuple[str, ...]) -> str:
+    return parts[0].removesuffix(".py")
+
+
+def modules() -> list[Path]:
+    return sorted(p for p in ROOT.rglob("*.py") if p.parent != ROOT or not p.name.startswith("__"))
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_imports_run_downward_only(path: Path) -> None:
+    mine = room(path.relative_to(ROOT).parts)
+    assert mine in RANKS, f"give moetune.{mine} its place in RANKS"
+    for name in imported(path, whole=True):
+        package, *rest = name.split(".")
+        if package == "moetune" and rest and rest[0] in RANKS and rest[0] != mine:
+            assert RANKS[rest[0]] < RANKS[mine], f"moetune.{mine} imports {name}, which is not below it"
+
+
+def test_the_order_of_the_rooms_is_that_of_the_rooms_there_are() -> None:
+    assert set(RANKS) == {room(path.relative_to(ROOT).parts) for path in modules()}
+
+
+@pytest.mark.parametrize("path", sorted(KERNELS.glob("*.py")), ids=lambda p: p.name)
+def test_kernels_use_only_the_contract(path: Path) -> None:
+    used = {name.split(".")[1] for name in imported(path, whole=True) if name.startswith("moetune.")}
+    assert used <= FOR_KERNELS
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_heavy_packages_load_where_they_are_used(path: Path) -> None:
+    mine = room(path.relative_to(ROOT).parts)
+    allowed = {"torch": {"device"}, "triton": {"device"}, "optuna": {"search"}, "pandas": {"report"}}
+    names = {name.split(".")[0] for name in imported(path, whole=True)}
+    for package in HEAVY:
+        assert package not in names or mine in allowed[package], f"moetune.{mine} imports {package}"
+
+
+def child(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["sweep", "--help"], ["merge", "--help"], ["report", "--help"]])
+def test_help_imports_neither_torch_nor_pandas_nor_optuna(words: list[str]) -> None:
+    done = child(f"""
+import atexit, sys
+sys.argv = ["moetune", *{words!r}]
+atexit.register(lambda: print("LOADED", [n for n in ("torch", "triton", "pandas", "optuna", "numpy") if n in sys.modules]))
+from moetune.cli import main
+main()
+""")
+    assert done.returncode == 0, done.stderr
+    assert "Usage" in done.stdout
+    assert "LOADED []" in done.stdout
+
+
+@pytest.mark.parametrize("name", kernel_names())
+def test_descriptions_load_with_torch_and_triton_blocked(name: str) -> None:
+    done = child(f"""
+import sys
+sys.modules["torch"] = sys.modules["triton"] = None
+from moetune.kernel import load_kernel
+kernel = load_kernel({name!r})
+print(kernel.name, all(kernel.axes(stage) for stage in kernel.stages))
+""")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [name, "True"]
+
+
+def test_the_built_in_kernels_are_found() -> None:
+    assert {"bf16", "a8w4", "cpu"} <= set(kernel_names())
