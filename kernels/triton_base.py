@@ -23,6 +23,8 @@ from . import triton_core as core
 from .grouped import TILES_M, tile_capacity
 
 _COMBINE_BLOCK = 1024
+_SORT_BLOCK = 2048
+_MAP_BLOCK = 128
 FIXED = {"num_warps": 4, "enable_fp_fusion": True}
 INTERPRETED = bool(triton.knobs.runtime.interpret)
 """Whether kernels run in Triton's interpreter, which multiplies bf16 as bit patterns: they widen to fp32 there."""
@@ -82,9 +84,6 @@ class GroupedTriton:
         return {
             "ids": Slot((problem.tokens, problem.topk), torch.int32),
             "router": Slot((problem.tokens, problem.topk), torch.float32),
-            "bounds": Slot((experts + 1,), torch.int32),
-            "sorted": Slot((rows,), torch.int32, True),
-            "slots": Slot((rows,), torch.int64, True),
             "order": Slot((rows,), torch.int32, True),
             "offsets": Slot((experts + 1,), torch.int32, True),
             "y": Slot((rows, problem.model_dim), torch.bfloat16, True),
@@ -101,8 +100,12 @@ class GroupedTriton:
         raise NotImplementedError
 
     def extras(self, problem: Problem, tensors: dict[str, Any]) -> list[Call]:
-        """Return the launches beside the stages: the tile map, the combine, a subclass's own."""
-        return [self._map_tiles(TILES_M[0], problem, tensors), self._combine(problem, tensors)]
+        """Return the launches beside the stages: the sort, the tile map, the combine, a subclass's own."""
+        return [
+            self._sort(problem, tensors),
+            self._map_tiles(TILES_M[0], problem, tensors),
+            self._combine(problem, tensors),
+        ]
 
     def make_operands(
         self, problem: Problem, seed: int, arena: Arena, weights_of: Operands | None = None
@@ -118,7 +121,6 @@ class GroupedTriton:
         }
         ids = problem.routing.draw(problem.tokens, problem.experts, problem.topk, seed)
         tensors["ids"].copy_(torch.from_numpy(ids))
-        torch.arange(problem.experts + 1, dtype=torch.int32, out=tensors["bounds"])
         generator = torch.Generator(arena.device).manual_seed(seed)
         router = tensors["router"].normal_(generator=generator)
         router.copy_(router.softmax(-1))
@@ -134,9 +136,7 @@ class GroupedTriton:
     def sort(self, operands: GroupedOperands, *configs: Config) -> None:
         """Sort the slots by expert and map the tiles of each tile_m in the configs; waits for nothing."""
         t = operands.tensors
-        torch.sort(t["ids"].view(-1), stable=True, out=(t["sorted"], t["slots"]))
-        t["order"].copy_(t["slots"])
-        torch.searchsorted(t["sorted"], t["bounds"], out_int32=True, out=t["offsets"])
+        self._sort(operands.problem, t).launch()
         for tile_m in sorted({config["tile_m"] for config in configs}):
             self._map_tiles(tile_m, operands.problem, t).launch()
 
@@ -194,10 +194,14 @@ class GroupedTriton:
         """Return stand-ins for the tensors of a problem."""
         return {name: ahead.Mock(slot.dtype, slot.size_bytes) for name, slot in self.layout(problem).items()}
 
+    def _sort(self, problem: Problem, t: dict[str, Any]) -> Call:
+        arguments = (t["ids"], t["order"], t["offsets"], problem.rows, problem.experts)
+        return Call(core.sort_slots, (problem.experts + 1,), arguments, {"BLOCK": _SORT_BLOCK, **FIXED})
+
     def _map_tiles(self, tile_m: int, problem: Problem, t: dict[str, Any]) -> Call:
         experts = problem.experts
         arguments = (t["offsets"], t[f"tiles{tile_m}"], experts, tile_capacity(problem, tile_m), tile_m)
-        options = {"EXPERTS": triton.next_power_of_2(experts), **FIXED}
+        options = {"EXPERTS": triton.next_power_of_2(experts), "BLOCK": _MAP_BLOCK, **FIXED}
         return Call(core.map_tiles, (experts + 1,), arguments, options)
 
     def _combine(self, problem: Problem, t: dict[str, Any]) -> Call:

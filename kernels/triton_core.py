@@ -1,4 +1,4 @@
-"""What the grouped Triton kernels share: the order of programs, the tile map, the activation, the combine."""
+"""What the grouped Triton kernels share: sorting, tile map, order of programs, activation, combine."""
 
 # Triton's language has no types.
 # mypy: disable-error-code="untyped-decorator, no-untyped-def, no-untyped-call"
@@ -41,8 +41,29 @@ def to_bf16(x, WIDEN: tl.constexpr):
     return rounded
 
 
+@triton.jit(do_not_specialize=["rows", "experts"])
+def sort_slots(ids, order, offsets, rows, experts, BLOCK: tl.constexpr):
+    """Sort the slots by expert, stably: int32 order [rows] from ids [rows], and offsets [experts + 1].
+
+    The rows of expert e are order[offsets[e] : offsets[e + 1]]. Program e counts the slots of the experts before
+    it, then places its own; program `experts` finds none and writes the last offset.
+    """
+    expert = tl.program_id(0)
+    place = 0
+    for start in range(0, rows, BLOCK):
+        slot = start + tl.arange(0, BLOCK)
+        place += tl.sum((tl.load(ids + slot, mask=slot < rows, other=experts) < expert).to(tl.int32))
+    tl.store(offsets + expert, place)
+    for start in range(0, rows, BLOCK):
+        slot = start + tl.arange(0, BLOCK)
+        mine = tl.load(ids + slot, mask=slot < rows, other=experts + 1) == expert
+        found = mine.to(tl.int32)
+        tl.store(order + place + tl.cumsum(found, 0) - 1, slot, mask=mine)
+        place += tl.sum(found)
+
+
 @triton.jit(do_not_specialize=["experts", "tiles_m", "tile_m"])
-def map_tiles(offsets, tiles, experts, tiles_m, tile_m, EXPERTS: tl.constexpr):
+def map_tiles(offsets, tiles, experts, tiles_m, tile_m, EXPERTS: tl.constexpr, BLOCK: tl.constexpr):
     """Write the M tiles of one expert: int32 rows (expert, first row, end row) of `tiles` [tiles_m, 3].
 
     offsets int32 [experts + 1] are where the sorted rows of each expert start. An expert's tiles follow those of
@@ -54,22 +75,18 @@ def map_tiles(offsets, tiles, experts, tiles_m, tile_m, EXPERTS: tl.constexpr):
     before = each < expert
     starts = tl.load(offsets + each, mask=before, other=0)
     ends = tl.load(offsets + each + 1, mask=before, other=0)
-    tile = tl.sum((ends - starts + tile_m - 1) // tile_m)
-    if expert == experts:
-        while tile < tiles_m:
-            tl.store(tiles + tile * 3, 0)
-            tl.store(tiles + tile * 3 + 1, 0)
-            tl.store(tiles + tile * 3 + 2, 0)
-            tile += 1
-    else:
-        row = tl.load(offsets + expert)
-        end = tl.load(offsets + expert + 1)
-        while row < end:
-            tl.store(tiles + tile * 3, expert)
-            tl.store(tiles + tile * 3 + 1, row)
-            tl.store(tiles + tile * 3 + 2, end)
-            tile += 1
-            row += tile_m
+    place = tl.sum((ends - starts + tile_m - 1) // tile_m)
+    used = expert < experts
+    first = tl.load(offsets + expert, mask=used, other=0)
+    end = tl.load(offsets + expert + 1, mask=used, other=0)
+    count = tl.where(used, (end - first + tile_m - 1) // tile_m, tiles_m - place)
+    for start in range(0, count, BLOCK):
+        tile = start + tl.arange(0, BLOCK)
+        entry = tiles + (place + tile) * 3
+        live = tile < count
+        tl.store(entry, tl.where(used, expert, 0), mask=live)
+        tl.store(entry + 1, tl.where(used, first + tile * tile_m, 0), mask=live)
+        tl.store(entry + 2, end, mask=live)
 
 
 @triton.jit

@@ -23,19 +23,20 @@ FIRST = 5
 
 @dataclass(frozen=True)
 class Cost:
-    """What the parts of a sweep cost; sources in brackets. Calibrate against the `seconds` of verdicts.
+    """What the parts of a sweep cost on a GPU; sources in brackets. Calibrate against the `seconds` of verdicts.
 
-    A candidate takes about `over_floor` times the stage's floor; the flush before each sample `flush_us`. Passes
-    are reads or writes of all expert weights at the target's bandwidth. Where a target states no rates, one core
-    or one GPU unit is taken to have the `core_` or `unit_` rates, in bytes/s and operations/s.
+    A candidate takes `launch_us` and about `over_floor` times the stage's floor; the flush before each sample
+    takes `flush_us`. Passes are reads or writes of all expert weights at the target's bandwidth. Where a target
+    states no rates, each of its units or cores is taken to have the `unit_` rates, in bytes/s and operations/s.
     """
 
-    worker_s: float = 8.0  # import torch, create the context, time the empty kernel [H200 host, CPU host alike]
+    worker_s: float = 8.0  # import torch, create the context, time the empty kernel
     compile_s: float = 1.0  # one binary on one core [16 a second on 16 cores, Triton 3.6, sm_90]
     propose_s: float = 0.01  # one guided proposal [tests/bench_search.py]
-    over_floor: float = 2.5  # median candidate over the floor [sketches: best 1.1 to 1.8, median about twice that]
+    launch_us: float = 5.0
+    over_floor: float = 2.5  # median candidate over the floor [first kernels: best 1.1 to 1.8, median twice that]
     flush_us: float = 70.0  # 256 MB at 4.7 TB/s and a launch
-    check_s: float = 0.01  # launches and copies of one accuracy check, besides its passes
+    check_s: float = 0.01  # copies of one accuracy check, besides its two launches and its passes
     check_passes: float = 4.0  # checksum of the operands, guard zones, comparison
     screen_us: float = 12_000.0  # timed for one candidate at most, within `screen_samples`
     screen_samples: tuple[int, int] = (5, 16)
@@ -45,13 +46,15 @@ class Cost:
     pairs: int = 6  # end to end: four, the default and the fixed default
     problem_s: float = 2.0  # drawing, quantising and checking the default over three seeds, besides its passes
     problem_passes: float = 200.0  # the same, and the winner's checks on other draws
-    core_bandwidth: float = 5e9
-    core_rate: float = 2e10
     unit_bandwidth: float = 2e10
     unit_rate: float = 2e12
 
 
-COST = Cost()
+CPU_COST = Cost(
+    worker_s=4.0, compile_s=0.0, launch_us=500.0, over_floor=7.0, flush_us=3000.0, problem_s=0.2,
+    problem_passes=30.0, unit_bandwidth=5e9, unit_rate=5e10,
+)  # fmt: skip
+"""What they cost on a CPU [kernel cpu on two server cores: the demo, and layers of 0.1 to 0.4 GB]."""
 
 
 @dataclass(frozen=True)
@@ -140,12 +143,13 @@ def _plan_stage(
     )
 
 
-def estimate_seconds(plans: Iterable[ProblemPlan], cores: int, target: Target, cost: Cost = COST) -> float:
+def estimate_seconds(plans: Iterable[ProblemPlan], cores: int, target: Target, cost: Cost | None = None) -> float:
     """Return the seconds a sweep of these problems takes on one device, with `cores` compiling, in this order.
 
     A binary is compiled once. Which ones guided rounds will want is not known: they are taken to be drawn from
     the pool, so that the share compiled before is the chance to need nothing new.
     """
+    cost = cost or (CPU_COST if target.arch == "cpu" else Cost())
     target = _with_rates(target, cost)
     compiled: set[Hashable] = set()
     guided: dict[tuple[str, int], float] = {}
@@ -155,9 +159,9 @@ def estimate_seconds(plans: Iterable[ProblemPlan], cores: int, target: Target, c
         weights_s = sum(stage.weight_bytes for stage in plan.stages) / target.bandwidth
         total += cost.problem_s + cost.problem_passes * weights_s
         for stage in plan.stages:
-            launch_us = cost.over_floor * (_floor_us(stage.traffic, target))
+            launch_us = cost.launch_us + cost.over_floor * _floor_us(stage.traffic, target)
             layer_us += launch_us
-            check_s = cost.check_s + cost.check_passes * weights_s
+            check_s = cost.check_s + cost.check_passes * weights_s + 2e-6 * launch_us
             trial_s = check_s + _timing_s(launch_us, cost.screen_us, cost.screen_samples, cost)
             group = (plan.problem.kernel, stage.stage)
             for number, part in enumerate(stage.rounds):
@@ -190,10 +194,9 @@ def _timing_s(launch_us: float, limit_us: float, samples: tuple[int, int], cost:
 
 def _with_rates(target: Target, cost: Cost) -> Target:
     """Return the target with a guess where it states no bandwidth or no peaks."""
-    cpu = target.arch == "cpu"
     units = max(1, target.cu_num)
-    bandwidth = target.bandwidth or units * (cost.core_bandwidth if cpu else cost.unit_bandwidth)
-    peaks = target.peaks or {"": units * (cost.core_rate if cpu else cost.unit_rate)}
+    bandwidth = target.bandwidth or units * cost.unit_bandwidth
+    peaks = target.peaks or {"": units * cost.unit_rate}
     return dataclasses.replace(target, bandwidth=bandwidth, peaks=peaks)
 
 

@@ -219,7 +219,7 @@ def _round(
                     seconds={"compile": round(compiled.seconds, 3)},
                 )  # fmt: skip
             if trial.outcome is Outcome.OK:
-                compiles = bench.pool is None or not bench.kernel.compiles_ahead
+                compiles = bench.kernel.device == "gpu" and config not in compiling
                 trial = _tried(trial, bench.lane.attempt(stage, config, give_up_us, compiles=compiles), bench)
             bench.record.trial(trial)
         trials.append(trial)

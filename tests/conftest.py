@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,4 +30,7 @@ def moetune(site: Path, tmp_path: Path) -> Iterator[Moetune]:
     """A command line of this test's own; at its end no process of it may be left."""
     command = Moetune(site, tmp_path)
     yield command
-    assert command.all_gone(within_s=5), "a process of the test outlived it"
+    gone = command.all_gone(within_s=5)
+    for pid in command.children():
+        os.kill(pid, signal.SIGKILL)
+    assert gone, "a process of the test outlived it"

@@ -133,8 +133,8 @@ def test_a_torn_last_line_costs_one_trial(moetune: Moetune, tmp_path: Path) -> N
     ("line", "words"),
     [
         (b'{"record":"header","schema":99,"tool":"moetune"}\n', "newer"),
-        (b'{"record":"header","schema":1,"tool":"other"}\n', "not moetune's"),
-        (b"model,us\n", "--fresh"),
+        (b'{"record":"header","schema":1,"tool":"other"}\n', "not moetune"),
+        (b"model,us\n", "no ledger of moetune"),
     ],
 )
 def test_a_ledger_of_others_is_refused_and_kept(moetune: Moetune, tmp_path: Path, line: bytes, words: str) -> None:

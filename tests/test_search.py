@@ -194,7 +194,7 @@ def test_guided_samplers_keep_away_from_what_failed(sampler: str) -> None:
     guided = [trial for trials in made[1:] for trial in trials]
     failed = sum(trial.outcome is not Outcome.OK for trial in guided)
     share = sum(config["num_warps"] == 8 for config in POOL.configs) / len(POOL.configs)
-    assert failed < 0.5 * share * len(guided)
+    assert failed < 0.6 * share * len(guided)
 
 
 @pytest.mark.parametrize("sampler", CONCRETE)

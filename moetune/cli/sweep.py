@@ -196,8 +196,7 @@ def _where(order: Order) -> str:
     device = order.devices[0]
     kernels = ", ".join(order.kernels)
     if device.arch == "cpu":
-        why = "" if list(order.kernels) == ["cpu"] else "; "
-        return f"no GPU here{why}: tuning kernel {kernels} on the CPU ({device.product}, {device.cu_num} cores)"
+        return f"no GPU in use: tuning kernel {kernels} on the CPU ({device.product}, {device.cu_num} cores)"
     names = ", ".join(d.name for d in order.devices)
     return f"tuning {kernels} on {names} ({device.product}), ledger in {order.out}"
 
@@ -247,4 +246,5 @@ def _left_s(tally: Tally, elapsed_s: float, expected: Future[float]) -> float | 
     """Return the time left: by the problems done, before the first is by the plan, None while that is made."""
     if tally.done:
         return elapsed_s / tally.done * (tally.total - tally.done)
-    return max(0.0, expected.result() - elapsed_s) if expected.done() else None
+    left_s = expected.result() - elapsed_s if expected.done() else 0.0
+    return left_s if left_s > 0 else None
