@@ -46,26 +46,22 @@ class A8w4(Grouped):
     def shared_bytes(self, stage: int, config: Config, problem: Problem, target: Target) -> int:
         """Return the bytes of the operand rings, on sm_90 with the widened weights that wgmma reads.
 
-        On sm_90 operands pass through registers, so that a ring is one tile less than `num_buffers` deep, and scales
-        have a ring only where each thread copies at least 4 bytes of them. Prefetch 1 keeps one A tile outside
-        the ring, and none where wgmma takes A from registers. Fitted to 160 configs compiled by Triton 3.9: up
-        to 2 KB of scratch above it. Elsewhere the rings alone, a lower bound.
+        On sm_90 operands pass through registers, so that a ring is one tile less than `num_buffers` deep; scales
+        have a ring where a row has at least 4 bytes of them a step. Prefetch 1 keeps one A tile outside the ring,
+        and none where wgmma takes A from registers. Never above what Triton 3.9 compiled of 120 configs: 1 KB of
+        scratch below it, with prefetch 1 up to half an A tile. Elsewhere the rings alone, a lower bound.
         """
         tile_m, tile_n, tile_k = config["tile_m"], config["tile_n"], config["tile_k"]
         left, right = tile_m * tile_k, tile_n * tile_k // 2  # bytes
         if target.arch != "sm_90":
             depth = config["num_buffers"] - (1 if target.vendor == "nvidia" else 0)
             return depth * right + left * (1 if config["prefetch"] else depth)
-
-        def scales(rows: int) -> int:
-            size = rows * tile_k // 32
-            return size if tile_k >= 128 and size >= 4 * config["num_warps"] * target.warp_size else 0
-
         wgmma, depth = tile_m >= 64, config["num_buffers"] - 1
-        need = depth * (right + scales(tile_n)) + (2 * tile_n * tile_k if wgmma else 0)
+        groups = tile_k // 32 if tile_k >= 128 else 0
+        need = depth * (right + tile_n * groups) + (2 * tile_n * tile_k if wgmma else 0)
         if config["prefetch"]:
             return need + (0 if wgmma else left)
-        return need + depth * (left + scales(tile_m))
+        return need + depth * (left + tile_m * groups)
 
 
 KERNEL = A8w4(

@@ -1,16 +1,16 @@
 """The errors a user can meet, with the exit code of each.
 
-    MoetuneError                1  the root: the work failed
-    ├── UsageError              2  an option or argument is wrong
-    │   ├── ShapeError          2  a shape file or name is wrong
-    │   ├── KernelError         2  no such kernel, or it cannot serve what was asked
-    │   └── TargetError         2  no such target
-    ├── OutputError             1  an output cannot be written
-    ├── LedgerError             1  a ledger cannot be read or continued
-    ├── TableError              1  a table cannot be read or merged
-    ├── MachineError            1  no usable device, or it is taken
-    ├── SweepFailed             1  some problem has no correct default
-    └── Interrupted       130/143  a signal stopped the work
+MoetuneError                1  the root: the work failed
+├── UsageError              2  an option or argument is wrong
+│   ├── ShapeError          2  a shape file or name is wrong
+│   ├── KernelError         2  no such kernel, or it cannot serve what was asked
+│   └── TargetError         2  no such target
+├── OutputError             1  an output cannot be written
+├── LedgerError             1  a ledger cannot be read or continued
+├── TableError              1  a table cannot be read or merged
+├── MachineError            1  no usable device, or it is taken
+├── SweepFailed             1  some problem has no correct default
+└── Interrupted       130/143  a signal stopped the work
 """
 
 from __future__ import annotations

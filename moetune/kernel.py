@@ -50,7 +50,9 @@ class Footprint:
 
 @dataclass(frozen=True)
 class Limits:
-    """Accuracy limits: rel_l2 against the reference lies between `floor` and `cap`, against the default below
+    """Accuracy limits of a kernel.
+
+    The limit of rel_l2 against the reference lies between `floor` and `cap`, against the default's output it is
     `versus_default`. The worst row may be `worst_row` times the limit.
     """
 
@@ -124,9 +126,7 @@ class Implementation(Protocol):
     def compile(self, stage: int, config: Config, problem: Problem, target: Target) -> Resources:
         """Compile a config for a target without a device, into the cache that `launch` will hit."""
 
-    def make_operands(
-        self, problem: Problem, seed: int, arena: Arena, weights_of: Operands | None = None
-    ) -> Operands:
+    def make_operands(self, problem: Problem, seed: int, arena: Arena, weights_of: Operands | None = None) -> Operands:
         """Draw operands into the arena; with `weights_of`, reuse its expert weights and draw the rest."""
 
     def quantise(self, operands: Operands) -> bool:

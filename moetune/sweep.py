@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import shlex
 import signal
@@ -259,8 +260,14 @@ def resume_command(order: Order) -> str:
 def _start_pool(order: Order) -> CompilePool | None:
     if not any(k.compiles_ahead for k in order.kernels.values()):
         return None
-    workers = order.workers or len(os.sched_getaffinity(0))
+    workers = order.workers or compile_workers()
     return CompilePool(workers, _environment(order), order.out / "compile.log")
+
+
+def compile_workers() -> int:
+    """Return how many processes compile: every core but two, where there are more than four."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores - 2 if cores > 4 else cores
 
 
 def _environment(order: Order) -> dict[str, str]:
@@ -391,18 +398,19 @@ def _bench(lane: Lane, board: Board, pool: CompilePool | None, kernel: Kernel) -
         lambda p, stage, feasible: board.starting(p, identity_of(p, machine, facts.policy), stage, feasible), watch,
     )  # fmt: skip
     if pool is not None and kernel.compiles_ahead:
-        _compile_ahead(bench, board, pool)
+        threading.Thread(target=_compile_ahead, args=(bench, board, pool), daemon=True).start()
     return bench
 
 
 def _compile_ahead(bench: Bench, board: Board, pool: CompilePool) -> None:
     """Queue whole pools for idle compile workers where the sweep will try a good part of them anyway."""
     mine = [p for p in board.order.problems if p.kernel == bench.kernel.name]
-    for stage in bench.kernel.stages:
-        jobs: dict[Any, Job] = {}
-        for problem in mine:
+    jobs: dict[int, dict[Any, Job]] = {stage: {} for stage in bench.kernel.stages}
+    for problem in mine:
+        for stage, found in jobs.items():
             for config in enumerate_pool(bench.kernel, stage, problem, bench.target).configs:
                 job = job_of(bench, stage, config, problem)
-                jobs.setdefault(job.key, job)
-        if len(mine) * board.order.effort.trials >= len(jobs):
-            pool.ahead(jobs.values())
+                found.setdefault(job.key, job)
+    asked = len(mine) * board.order.effort.trials
+    wanted = [list(found.values()) for found in jobs.values() if asked >= len(found)]
+    pool.ahead(job for row in itertools.zip_longest(*wanted) for job in row if job is not None)

@@ -291,8 +291,11 @@ def _stage_final(
 
 
 def choose_pairs(
-    defaults: tuple[Config, ...], fixed: tuple[Config, ...], finals: Sequence[Sequence[tuple[Config, Timing]]], coupling: str
-) -> list[tuple[Config, ...]]:  # fmt: skip
+    defaults: tuple[Config, ...],
+    fixed: tuple[Config, ...],
+    finals: Sequence[Sequence[tuple[Config, Timing]]],
+    coupling: str,
+) -> list[tuple[Config, ...]]:
     """Return the pairs to time end to end: the default, the fixed default, then the best by their sum."""
     found: list[tuple[float, tuple[Config, ...]]] = [(0.0, ())]
     for entries in finals:

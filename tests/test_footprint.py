@@ -19,8 +19,8 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reas
 
 SHAPE = Shape("layer", 4096, 1024, 512, 10, "silu", True, ("bf16", "a8w4"), (1,), (1,))
 SAMPLE = 60
-SLACK_BYTES = {"bf16": 8192, "a8w4": 8192}
-"""What the compiler may need above the prediction: scratch of layout conversions, where the rings are small."""
+SLACK_BYTES = {"bf16": 8192, "a8w4": 32768}
+"""What the compiler may need above the prediction: scratch of layout conversions."""
 
 
 def problem(kernel: str) -> Problem:

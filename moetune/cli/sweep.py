@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -127,11 +126,6 @@ def sweep(
     _sweep(order, quiet)
 
 
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _sweep(order: Order, quiet: bool) -> None:
     from moetune.errors import MoetuneError
     from moetune.live import LiveView, duration
@@ -154,9 +148,10 @@ def _sweep(order: Order, quiet: bool) -> None:
 
 def _expected_s(order: Order) -> float:
     from moetune.plan import estimate_seconds
+    from moetune.sweep import compile_workers
 
     plans = _plans(order.problems, order.kernels, order.target, order.effort, order.start_from)
-    return estimate_seconds(plans, cores(), order.target)
+    return estimate_seconds(plans, compile_workers(), order.target)
 
 
 def _plans(
@@ -176,9 +171,11 @@ def _print_plan(
     from moetune.live import duration
     from moetune.plan import estimate_seconds, exclusion_rows, first_rows, pool_rows
     from moetune.report.sheet import Sheet, render
+    from moetune.sweep import compile_workers
 
+    workers = compile_workers()
     plans = _plans(problems, kernels, target, effort, known)
-    seconds = estimate_seconds(plans, cores(), target)
+    seconds = estimate_seconds(plans, workers, target)
     sheets = []
     for title, rows in (
         ("Pools", pool_rows(plans)),
@@ -187,7 +184,7 @@ def _print_plan(
     ):
         columns = tuple(rows[0]) if rows else ()
         sheets.append(Sheet(title, columns, tuple(tuple(row.values()) for row in rows)))
-    note = f"{len(plans)} problems on {target.name} ({target.arch}), {cores()} cores: about {duration(seconds)}"
+    note = f"{len(plans)} problems on {target.name} ({target.arch}), {workers} compiling: about {duration(seconds)}"
     sheets[0] = dataclasses.replace(sheets[0], notes=(note, "nothing was compiled or written"))
     print(render([s for s in sheets if s.columns], form))
 

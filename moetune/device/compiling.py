@@ -83,6 +83,7 @@ _LOADED: dict[str, Any] = {}
 def _start(environment: Mapping[str, str], log: str, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.nice(10)  # the device worker must not wait for a core while it queues launches
     os.environ.update(environment)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(output, 1)
@@ -138,7 +139,7 @@ class CompilePool:
             self._refill()
 
     def _refill(self) -> None:
-        while self._backlog and self._busy < 2 * self.workers and not self._closed:
+        while self._backlog and self._busy < self.workers + 2 and not self._closed:
             job = self._backlog.popleft()
             if job.key not in self._jobs:
                 self._schedule(job)

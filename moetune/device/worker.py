@@ -23,7 +23,7 @@ from moetune.model.trial import Accuracy, Outcome, Phase, Timing
 
 SCREEN_SAMPLES = (5, 16)
 SCREEN_US = 12_000.0
-"""A screen takes as many samples of the least and the most as fit this time."""
+"""A screen takes as many samples, between the least and the most, as fit this time, flushes included."""
 
 FINAL_ROUNDS = (8, 40)
 FINAL_US = 150_000.0
@@ -117,12 +117,13 @@ class Worker:
 
     def _screen(self, stage: int, config: Config, give_up_us: float | None) -> Timing:
         replay = self._capture(stage, config, f"stage {stage}")
+        begun = time.perf_counter()
         samples = self._timer.run([replay] * (PROBE_SAMPLES + 1))[1:]  # the first replay uploads the graph
-        middle = statistics.median(samples)
-        if give_up_us is not None and middle > give_up_us:
+        each_us = (time.perf_counter() - begun) * 1e6 / (PROBE_SAMPLES + 1)
+        if give_up_us is not None and statistics.median(samples) > give_up_us:
             return timing_of(samples, dropped=True)
         low, high = SCREEN_SAMPLES
-        wanted = max(low, min(high, int(SCREEN_US / max(middle, 1.0))))
+        wanted = max(low, min(high, int(SCREEN_US / max(each_us, 1.0))))
         return timing_of(samples + self._timer.run([replay] * (wanted - len(samples))))
 
     def stage_final(self, stage: int, configs: Sequence[Config]) -> list[Timing]:
@@ -134,9 +135,11 @@ class Worker:
         return self._interleave([self._capture(stage, config, f"stage {stage} final") for config in configs])
 
     def _interleave(self, replays: list[Any]) -> list[Timing]:
-        first = self._timer.run(replays)  # uploads the graphs, and says how long a round takes
+        begun = time.perf_counter()
+        self._timer.run(replays)  # uploads the graphs, and says how long a round takes
+        round_us = (time.perf_counter() - begun) * 1e6
         low, high = FINAL_ROUNDS
-        rounds = max(low, min(high, int(FINAL_US * len(replays) / max(sum(first), 1.0))))
+        rounds = max(low, min(high, int(FINAL_US * len(replays) / max(round_us, 1.0))))
         samples: list[list[float]] = [[] for _ in replays]
         for number in range(rounds):
             order = range(len(replays)) if number % 2 == 0 else range(len(replays) - 1, -1, -1)

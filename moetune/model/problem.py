@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from moetune.model.routing import Routing
@@ -21,7 +21,7 @@ class Problem:
     kernel: str
     format: str
     tokens: int
-    routing: Routing = Routing()
+    routing: Routing = field(default_factory=Routing)
 
     @property
     def model_dim(self) -> int:

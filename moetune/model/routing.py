@@ -69,7 +69,9 @@ class Routing:
             for start in range(0, tokens, 1024):  # bounds the noise matrix at 1024 x experts
                 size = min(1024, tokens - start)
                 keys = weights + rng.gumbel(size=(size, experts))
-                ids[start : start + size] = np.argsort(-keys, axis=1, kind="stable")[:, :topk]
+                best = np.argpartition(-keys, topk - 1, axis=1)[:, :topk]
+                order = np.argsort(-np.take_along_axis(keys, best, axis=1), axis=1)
+                ids[start : start + size] = np.take_along_axis(best, order, axis=1)
         first, last = (0, 0), (-1, -1)
         for expert, other, slot, spare in ((0, experts - 1, first, last), (experts - 1, 0, last, first)):
             if not (ids == expert).any():  # nor may it take the only row of the other end

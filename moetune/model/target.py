@@ -12,7 +12,8 @@ class Target:
 
     `name` is the file's stem or the product, `arch` the compiler's name (`sm_90`, `gfx950`, `cpu`).
     `shared_bytes` is the shared memory (LDS) one block may use, `bandwidth` is bytes/s of sustained reads,
-    `peaks` operations/s by rate key (`bf16`, `fp8`, `int8`, `mxfp8_mxfp4`; a missing key means not stated). 0 registers, cache or bandwidth means not stated.
+    `peaks` operations/s by rate key (`bf16`, `fp8`, `int8`, `mxfp8_mxfp4`; a missing key means not stated). 0
+    registers, cache or bandwidth means not stated.
     """
 
     name: str

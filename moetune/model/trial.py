@@ -188,8 +188,9 @@ class Verdict:
     Times are medians of interleaved end-to-end runs (sort, stage 1, stage 2, combine) in microseconds, with
     their spread. `fixed_default_us` runs the default's rule at 64 tokens. `stage_us` are the winner's two stages
     alone, `default_stage_us` the default's. `quantise_us` is what quantising x takes, counted nowhere else.
-    `padding` is padded rows over useful rows of the winner, per stage. `decision` failed leaves the rest empty
-    and says why in `reason`. `search` is the effort spent (trials, sampler, seed). `limits` holds the accuracy limits applied (`rel_l2`, `worst_row`, `rel_l2_default`).
+    `padded_floor_us` counts the rows that the winner's tiles compute. `decision` failed leaves the rest empty and
+    says why in `reason`. `search` is the effort spent (trials, sampler, seed, coupling). `limits` holds the
+    accuracy limits applied (`rel_l2`, `worst_row`, `rel_l2_default`), `tied` how many pairs lie in the spread.
     """
 
     problem: str
