@@ -38,30 +38,30 @@ class A8w4(Grouped):
         }
 
     def held(self, config: Config) -> dict[str, int]:
-        """Return the accumulator and both operand tiles widened to bf16: no NVIDIA core here scales by itself."""
-        tile_k = config["tile_k"]
-        widened = {"widened tiles": (config["tile_m"] + config["tile_n"]) * tile_k // 2}
-        return super().held(config) | widened
+        """Return the accumulator and, with prefetch 1, the A tile on its way."""
+        tile = {"prefetched tile": config["tile_m"] * config["tile_k"] // 4} if config["prefetch"] else {}
+        return super().held(config) | tile
 
     def shared_bytes(self, stage: int, config: Config, problem: Problem, target: Target) -> int:
-        """Return the bytes of the operand rings, on sm_90 with the widened weights that wgmma reads.
+        """Return the bytes of the operand rings and, on sm_90, of the tiles widened to bf16.
 
-        On sm_90 operands pass through registers, so that a ring is one tile less than `num_buffers` deep; scales
-        have a ring where a row has at least 4 bytes of them a step. Prefetch 1 keeps one A tile outside the ring,
-        and none where wgmma takes A from registers. Never above what Triton 3.9 compiled of 120 configs: 1 KB of
-        scratch below it, with prefetch 1 up to half an A tile. Elsewhere the rings alone, a lower bound.
+        On sm_90 operands pass through registers, so that a ring is one tile less than `num_buffers` deep; from
+        tile_k 128 on scales have a ring too, and both widened tiles lie in shared memory. Below, only what wgmma
+        (from tile_m 64 on) reads there does. Prefetch 1 keeps A out of the ring. Of 90 configs compiled by Triton 3.9
+        all with tile_k from 128 on are exact, and none needs less than this. Elsewhere the rings alone, a lower bound.
         """
         tile_m, tile_n, tile_k = config["tile_m"], config["tile_n"], config["tile_k"]
+        prefetch, depth = config["prefetch"], config["num_buffers"] - 1
         left, right = tile_m * tile_k, tile_n * tile_k // 2  # bytes
         if target.arch != "sm_90":
-            depth = config["num_buffers"] - (1 if target.vendor == "nvidia" else 0)
-            return depth * right + left * (1 if config["prefetch"] else depth)
-        wgmma, depth = tile_m >= 64, config["num_buffers"] - 1
-        groups = tile_k // 32 if tile_k >= 128 else 0
-        need = depth * (right + tile_n * groups) + (2 * tile_n * tile_k if wgmma else 0)
-        if config["prefetch"]:
-            return need + (0 if wgmma else left)
-        return need + depth * (left + tile_m * groups)
+            depth += 0 if target.vendor == "nvidia" else 1
+            return depth * right + left * (1 if prefetch else depth)
+        if tile_k >= 128:
+            left, right = left + left // 32, right + right // 16
+            return depth * (right + (0 if prefetch else left)) + 2 * tile_k * (tile_m + tile_n)
+        wgmma = tile_m >= 64
+        widened = 2 * tile_n * tile_k if wgmma else 0
+        return depth * right + widened + ((0 if wgmma else left) if prefetch else depth * left)
 
 
 KERNEL = A8w4(
@@ -69,7 +69,15 @@ KERNEL = A8w4(
     format=FORMATS["a8w4"],
     limits=Limits(floor=4e-3, cap=1e-2),
     implementation="moetune_kernels.triton_a8w4:A8w4",
-    sources=("formats.py", "triton_core.py", "triton_base.py", "triton_mx.py", "triton_a8w4.py"),
+    sources=(
+        "formats.py",
+        "triton_core.py",
+        "triton_base.py",
+        "triton_mx.py",
+        "triton_scaled.py",
+        "triton_widen.py",
+        "triton_a8w4.py",
+    ),
     least_sm=90,
     amd=("gfx950", "gfx1250"),
     tile_n=((64, 128, 256), (32, 64, 128, 256)),

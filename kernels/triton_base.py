@@ -62,13 +62,14 @@ class Call(NamedTuple):
 
 @dataclass
 class GroupedOperands:
-    """The tensors of one problem by name, as `layout` lists them."""
+    """The tensors of one problem by name, as `layout` lists them; `oracle_h` keeps stage 1's oracle for the layer's."""
 
     problem: Problem
     seed: int
     ids: Tensor
     output: Tensor
     tensors: dict[str, Tensor]
+    oracle_h: Tensor | None = None
 
 
 class GroupedTriton:
@@ -184,11 +185,14 @@ class GroupedTriton:
         problem, ids, router = operands.problem, operands.ids, operands.tensors["router"]
         order = torch.sort(ids.flatten(), stable=True).indices
         x, weight1, weight2 = self.oracle(operands)
-        if stage == 1:
-            return self.round_trip(reference.stage1(x, weight1, ids, order, problem))
         if stage == 2:
             return reference.stage2(self.decode(1, operands), weight2, ids, order, router, problem)
-        return reference.layer(x, weight1, weight2, ids, order, router, problem, self.round_trip)
+        if operands.oracle_h is None:
+            operands.oracle_h = self.round_trip(reference.stage1(x, weight1, ids, order, problem))
+        h = operands.oracle_h
+        if stage == 1:
+            return h
+        return reference.combine(reference.stage2(h, weight2, ids, order, router, problem), problem)
 
     def mocks(self, problem: Problem) -> dict[str, ahead.Mock]:
         """Return stand-ins for the tensors of a problem."""

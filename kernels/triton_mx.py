@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from . import triton_core as core
+from .triton_scaled import product
 
 
 @triton.jit
@@ -54,122 +55,6 @@ def quantise(x, codes, scales, blocks, BLOCK: tl.constexpr, WIDEN: tl.constexpr)
     tl.store(scales + group, tl.reshape(byte, (GROUPS,)), mask=group < blocks)
 
 
-@triton.jit
-def scales_of(rows, pitch, scales, TILE_K: tl.constexpr):
-    """Return pointers to the scales of one K step: to words of four where there are that many, else to bytes.
-
-    A copy to shared memory moves at least 4 bytes a thread; bytes would be loaded in the loop, waiting for each.
-    """
-    if TILE_K >= 128:
-        word = tl.arange(0, TILE_K // 128)
-        pointers = scales.to(tl.pointer_type(tl.int32)) + rows[:, None] * (pitch // 4) + word[None, :]
-    else:
-        byte = tl.arange(0, TILE_K // 32)
-        pointers = scales + rows[:, None] * pitch + byte[None, :]
-    return pointers
-
-
-@triton.jit
-def unpack(scales, ROWS: tl.constexpr, TILE_K: tl.constexpr):
-    """Return E8M0 bytes [ROWS, TILE_K / 32] of what the pointers of `scales_of` give."""
-    if TILE_K >= 128:
-        shift = tl.arange(0, 4) * 8
-        scales = tl.reshape((scales[:, :, None] >> shift[None, None, :]) & 255, (ROWS, TILE_K // 32)).to(tl.uint8)
-    return scales
-
-
-@triton.jit
-def multiply(
-    left, left_scales, right, right_scales, total, TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr
-):
-    """Add the scaled product of one K step to the total."""
-    left_scales = unpack(left_scales, TILE_M, TILE_K)
-    right_scales = unpack(right_scales, TILE_N, TILE_K)
-    return tl.dot_scaled(left, left_scales, "e4m3", right, right_scales, "e2m1", total)
-
-
-@triton.jit
-def product(
-    a,
-    sa,
-    live,
-    w,
-    sw,
-    k,
-    TILE_M: tl.constexpr,
-    TILE_N: tl.constexpr,
-    TILE_K: tl.constexpr,
-    BUFFERS: tl.constexpr,
-    PREFETCH: tl.constexpr,
-):
-    """Return the scaled product as fp32 [TILE_M, TILE_N], from pointers to the first K step of A, W and scales.
-
-    PREFETCH as in the bf16 kernel; A's scales go the way of A.
-    """
-    STEP: tl.constexpr = TILE_K // 128 if TILE_K >= 128 else TILE_K // 32
-    total = tl.zeros((TILE_M, TILE_N), tl.float32)
-    if PREFETCH:
-        left = tl.load(a, mask=live, other=0.0)
-        scale = tl.load(sa, mask=live, other=0)
-        for step in tl.range(TILE_K, k + TILE_K, TILE_K, num_stages=BUFFERS):
-            a += TILE_K
-            sa += STEP
-            more = live & (tl.full((1, 1), step, tl.int32) < k)
-            next_left = tl.load(a, mask=more, other=0.0)
-            next_scale = tl.load(sa, mask=more, other=0)
-            total = multiply(left, scale, tl.load(w), tl.load(sw), total, TILE_M, TILE_N, TILE_K)
-            left = next_left
-            scale = next_scale
-            w += TILE_K // 2
-            sw += STEP
-    else:
-        for _ in tl.range(0, k, TILE_K, num_stages=BUFFERS):
-            left = tl.load(a, mask=live, other=0.0)
-            scale = tl.load(sa, mask=live, other=0)
-            total = multiply(left, scale, tl.load(w), tl.load(sw), total, TILE_M, TILE_N, TILE_K)
-            a += TILE_K
-            sa += STEP
-            w += TILE_K // 2
-            sw += STEP
-    return total
-
-
-@triton.jit
-def expert_tile(
-    a,
-    sa,
-    w,
-    sw,
-    source,
-    lines,
-    live,
-    k,
-    packed,
-    groups,
-    TILE_M: tl.constexpr,
-    TILE_N: tl.constexpr,
-    TILE_K: tl.constexpr,
-    BUFFERS: tl.constexpr,
-    PREFETCH: tl.constexpr,
-):
-    """Return the product of rows `source` of A and rows `lines` of W (int64, flat over the experts)."""
-    step = tl.arange(0, TILE_K)
-    half = tl.arange(0, TILE_K // 2)
-    return product(
-        a + source[:, None] * k + step[None, :],
-        scales_of(source, groups, sa, TILE_K),
-        live[:, None],
-        w + lines[None, :] * packed + half[:, None],
-        scales_of(lines, groups, sw, TILE_K),
-        k,
-        TILE_M,
-        TILE_N,
-        TILE_K,
-        BUFFERS,
-        PREFETCH,
-    )
-
-
 @triton.jit(do_not_specialize=["topk", "tiles_m", "group_m"])
 def stage1(
     x,
@@ -209,8 +94,23 @@ def stage1(
     token = tl.load(order + row, mask=live, other=0) // topk
     column = tl.arange(0, TILE_N)
     line = expert.to(tl.int64) * 2 * inter + tile_n * HALF + column // 2 + (column % 2) * inter
-    total = expert_tile(
-        x, sx, w, sw, token.to(tl.int64), line, live, k, packed, groups, TILE_M, TILE_N, TILE_K, BUFFERS, PREFETCH
+    total = product(
+        x,
+        sx,
+        w,
+        sw,
+        token.to(tl.int64),
+        line,
+        live,
+        k,
+        packed,
+        groups,
+        TILE_M,
+        TILE_N,
+        TILE_K,
+        BUFFERS,
+        PREFETCH,
+        WIDEN,
     )
     gate, up = tl.split(tl.reshape(total, (TILE_M, HALF, 2)))
     code, byte = to_mxfp8(core.silu(gate) * up, TILE_M, HALF // 32, WIDEN)
@@ -254,8 +154,8 @@ def stage2(
     live = row < end
     column = tile_n * TILE_N + tl.arange(0, TILE_N)
     line = expert.to(tl.int64) * n + column
-    total = expert_tile(
-        h, sh, w, sw, row.to(tl.int64), line, live, k, packed, groups, TILE_M, TILE_N, TILE_K, BUFFERS, PREFETCH
+    total = product(
+        h, sh, w, sw, row.to(tl.int64), line, live, k, packed, groups, TILE_M, TILE_N, TILE_K, BUFFERS, PREFETCH, WIDEN
     )
     slot = tl.load(order + row, mask=live, other=0)
     share = tl.load(router + slot, mask=live, other=0.0)
