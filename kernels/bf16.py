@@ -17,7 +17,7 @@ from .grouped import Grouped
 class Bf16(Grouped):
     """Grouped bf16 in Triton."""
 
-    def rule(self, problem: Problem) -> dict[str, int]:
+    def rule(self, problem: Problem, target: Target) -> dict[str, int]:
         """Return the published default of vLLM's Triton MoE kernel for bf16 (0.33.0, by tokens), prefetch 0."""
         tokens = problem.tokens
         small = tokens <= 64
@@ -26,6 +26,7 @@ class Bf16(Grouped):
             "tile_n": 64 if small else 128,
             "tile_k": 128 if small else 64,
             "num_buffers": 4 if tokens <= 32 else 3,
+            "prefetch": 0,
             "num_warps": 4 if tokens <= 128 else 8,
             "group_m": 16 if tokens // problem.experts > 128 else 1,
         }

@@ -17,6 +17,7 @@ from moetune.model.format import Format
 from moetune.model.problem import Problem
 from moetune.model.shape import Shape
 from moetune.model.target import Target
+from moetune.model.traffic import stage_traffic
 
 TILES_M = (16, 32, 64, 128)
 _NVIDIA_REGISTERS = 256
@@ -125,7 +126,7 @@ class Grouped:
         """Return what a block certainly holds in registers at once, in words of 4 bytes."""
         return {"accumulator": config["tile_m"] * config["tile_n"]}
 
-    def rule(self, problem: Problem) -> dict[str, int]:
+    def rule(self, problem: Problem, target: Target) -> dict[str, int]:
         """Return the default's wish, before it is fitted to the problem."""
         raise NotImplementedError
 
@@ -135,7 +136,7 @@ class Grouped:
         tile_k and tile_n fall to the largest value that divides, num_buffers to the number of K tiles; then
         num_buffers, tile_k and tile_n give way, in this order, until registers and shared memory suffice.
         """
-        axes, wish = self.axes(stage), self.rule(problem)
+        axes, wish = self.axes(stage), self.rule(problem, target)
         n, k = problem.n(stage), problem.k(stage)
         rows = _most_rows(problem)
         choice = {
@@ -150,7 +151,7 @@ class Grouped:
             for tile_k in reversed(choice["tile_k"]):
                 for buffers in reversed(choice["num_buffers"]):
                     config = Config.of(
-                        tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, num_buffers=buffers, prefetch=0,
+                        tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, num_buffers=buffers, prefetch=wish["prefetch"],
                         num_warps=wish["num_warps"], group_m=wish["group_m"],
                     )  # fmt: skip
                     if all(rule.check(config, problem, target) is None for rule in rules):
@@ -172,15 +173,8 @@ class Grouped:
         )  # fmt: skip
 
     def traffic(self, stage: int, problem: Problem, active_experts: int) -> Traffic:
-        """Return bytes at stored width (weights of the experts drawn, input once, output once) and operations."""
-        n, k, form = problem.n(stage), problem.k(stage), self.format
-        weights = active_experts * form.weights.bytes(n, k)
-        if stage == 1:
-            rows_in, out = problem.tokens, form.activations.bytes(problem.rows, problem.inter_dim)
-        else:
-            rows_in, out = problem.rows, 2 * problem.rows * problem.model_dim  # bf16
-        moved = weights + form.activations.bytes(rows_in, k) + out
-        return Traffic(moved, 2 * problem.rows * n * k, form.rate)
+        """Return bytes at stored width and operations; see `stage_traffic`."""
+        return stage_traffic(self.format, stage, problem, active_experts)
 
     def source_hash(self) -> str:
         """Return a hash of the sources that decide what is computed and how fast."""
