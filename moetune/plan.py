@@ -23,7 +23,7 @@ FIRST = 5
 
 @dataclass(frozen=True)
 class Cost:
-    """What the parts of a sweep cost on a GPU; sources in brackets. Calibrate against the `seconds` of verdicts.
+    """What the parts of a sweep cost on a GPU; fitted to sweeps of 3 to 36 problems on an H200.
 
     A candidate takes `launch_us` and about `over_floor` times the stage's floor; the flush before each sample
     takes `flush_us`. Passes are reads or writes of all expert weights at the target's bandwidth. Where a target
@@ -31,21 +31,22 @@ class Cost:
     """
 
     worker_s: float = 8.0  # import torch, create the context, time the empty kernel
-    compile_s: float = 1.0  # one binary on one core [16 a second on 16 cores, Triton 3.6, sm_90]
-    propose_s: float = 0.01  # one guided proposal [tests/bench_search.py]
+    compile_s: float = 0.8  # one binary on one core [bf16 0.6, a8w4 1.0: H200 host, Triton 3.6]
+    compile_start_s: float = 15.0  # until the first round is compiled: the workers import torch and triton
+    propose_s: float = 0.005  # one guided proposal
     launch_us: float = 5.0
-    over_floor: float = 2.5  # median candidate over the floor [first kernels: best 1.1 to 1.8, median twice that]
+    over_floor: float = 2.0  # the mean candidate, dropped early or not, over the floor [bf16 1.6, a8w4 3]
     flush_us: float = 70.0  # 256 MB at 4.7 TB/s and a launch
-    check_s: float = 0.01  # copies of one accuracy check, besides its two launches and its passes
-    check_passes: float = 4.0  # checksum of the operands, guard zones, comparison
+    check_s: float = 0.002  # copies of one accuracy check, besides its two launches and its passes
+    check_passes: float = 2.5  # checksum of the operands, guard zones, comparison
     screen_us: float = 12_000.0  # timed for one candidate at most, within `screen_samples`
     screen_samples: tuple[int, int] = (5, 16)
     final_us: float = 150_000.0  # timed for one finalist, within `final_samples`
     final_samples: tuple[int, int] = (8, 40)
     finalists: int = 10  # of a stage: eight, the default and the fixed default
     pairs: int = 6  # end to end: four, the default and the fixed default
-    problem_s: float = 2.0  # drawing, quantising and checking the default over three seeds, besides its passes
-    problem_passes: float = 200.0  # the same, and the winner's checks on other draws
+    problem_s: float = 0.5  # drawing, quantising and checking the default over three seeds, besides its passes
+    problem_passes: float = 150.0  # the same, and the winner's checks on other draws
     unit_bandwidth: float = 2e10
     unit_rate: float = 2e12
 
@@ -146,14 +147,20 @@ def _plan_stage(
 def estimate_seconds(plans: Iterable[ProblemPlan], cores: int, target: Target, cost: Cost | None = None) -> float:
     """Return the seconds a sweep of these problems takes on one device, with `cores` compiling, in this order.
 
-    A binary is compiled once. Which ones guided rounds will want is not known: they are taken to be drawn from
-    the pool, so that the share compiled before is the chance to need nothing new.
+    A binary is compiled once. Where trials outnumber a stage's binaries, idle cores compile all of them ahead: then
+    the sweep waits only where that takes longer than the rest. Elsewhere, which ones guided rounds will want is not
+    known: they are taken to be drawn from the pool, so that the share compiled before is the chance to need
+    nothing new.
     """
+    plans = list(plans)
     cost = cost or (CPU_COST if target.arch == "cpu" else Cost())
     target = _with_rates(target, cost)
     compiled: set[Hashable] = set()
     guided: dict[tuple[str, int], float] = {}
     total = cost.worker_s
+    ahead = _compiled_ahead(plans)
+    if any(plan.compiles_ahead for plan in plans):
+        total += cost.compile_start_s
     for plan in plans:
         layer_us = check_s = 0.0
         weights_s = sum(stage.weight_bytes for stage in plan.stages) / target.bandwidth
@@ -165,7 +172,9 @@ def estimate_seconds(plans: Iterable[ProblemPlan], cores: int, target: Target, c
             trial_s = check_s + _timing_s(launch_us, cost.screen_us, cost.screen_samples, cost)
             group = (plan.problem.kernel, stage.stage)
             for number, part in enumerate(stage.rounds):
-                if number == 0:
+                if group in ahead:
+                    new = 0.0
+                elif number == 0:
                     new = float(len(stage.start_binaries - compiled))
                     compiled |= stage.start_binaries
                 else:
@@ -176,7 +185,20 @@ def estimate_seconds(plans: Iterable[ProblemPlan], cores: int, target: Target, c
                 total += cost.propose_s * part.size
             total += cost.finalists * _timing_s(launch_us, cost.final_us, cost.final_samples, cost)
         total += cost.pairs * (2 * check_s + _timing_s(layer_us, cost.final_us, cost.final_samples, cost))
-    return total
+    return max(total, sum(ahead.values()) * cost.compile_s / cores)
+
+
+def _compiled_ahead(plans: Sequence[ProblemPlan]) -> dict[tuple[str, int], int]:
+    """Return the number of binaries of each kernel and stage all of which will be compiled ahead."""
+    binaries: dict[tuple[str, int], set[Hashable]] = {}
+    trials: dict[tuple[str, int], int] = {}
+    for plan in plans:
+        for stage in plan.stages:
+            group = (plan.problem.kernel, stage.stage)
+            binaries.setdefault(group, set()).update(stage.binaries)
+            trials[group] = trials.get(group, 0) + stage.trials
+    ahead = {plan.problem.kernel for plan in plans if plan.compiles_ahead}
+    return {g: len(found) for g, found in binaries.items() if g[0] in ahead and trials[g] >= len(found)}
 
 
 def _round_s(new: float, timing_s: float, cores: int, cost: Cost) -> float:
