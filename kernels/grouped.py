@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import io
+import tokenize
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -194,20 +196,27 @@ class Grouped:
 
 @cache
 def source_hash(names: tuple[str, ...]) -> str:
-    """Return a hash of modules of this package that changes with their code, not with comments or docstrings."""
+    """Return a hash of modules of this package that changes with their code, not with comments or docstrings.
+
+    It is taken of the source text, so that every Python agrees on it.
+    """
     digest = hashlib.sha256()
     for name in names:
-        tree = ast.parse(Path(__file__).with_name(name).read_text("utf-8"))
-        for node in ast.walk(tree):
-            body = getattr(node, "body", None)
-            if isinstance(body, list):
-                node.body = [s for s in body if not _is_docstring(s)]  # type: ignore[attr-defined]
-        digest.update(ast.unparse(tree).encode())
+        digest.update(_code(Path(__file__).with_name(name).read_text("utf-8")).encode())
     return digest.hexdigest()[:16]
 
 
-def _is_docstring(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+def _code(text: str) -> str:
+    """Return a module's lines that are not blank, without comments and docstrings."""
+    lines = text.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)  # type: ignore[operator]
+    return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
 def _most_rows(problem: Problem) -> int:
