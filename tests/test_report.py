@@ -270,3 +270,12 @@ class TestContents:
             shown = render(report_sheets(found, only=[name]), form, 80)
             assert form != "text" or max(map(len, shown.splitlines())) <= 80
             assert form != "json" or json.loads(shown)
+
+
+def test_quantising_x_is_said_beside_the_times_and_not_in_them() -> None:
+    from moetune.report.buckets import time_sheets
+
+    quantised = [verdict(problem=f"p{t}", quantise_us=t / 2, facts={**verdict().facts, "tokens": t}) for t in (1, 16)]
+    (sheet,) = time_sheets(quantised, {})
+    assert "quantising x, timed apart and not counted, in us by tokens: 0.5 at 1, 8.0 at 16." in sheet.notes
+    assert not [n for n in time_sheets([verdict()], {})[0].notes if "quantising" in n]

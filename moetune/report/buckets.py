@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from moetune.model.trial import Verdict
 from moetune.report.rows import WHERE, Row, order, row_of, shared, title_of
-from moetune.report.sheet import Cell, Sheet
+from moetune.report.sheet import Cell, Sheet, number
 from moetune.report.summary import grouping
 
 _HIDDEN = (
@@ -63,10 +63,19 @@ def _times(group: Sequence[Row], by: str) -> Sheet:
         title_of("Token buckets", told),
         columns,
         tuple(tuple(row.values()) for row in group),
-        tuple(text for mark, text in _MEANING.items() if mark in seen),
+        (*_quantising(group), *(text for mark, text in _MEANING.items() if mark in seen)),
         hidden=(*told, *_HIDDEN, *empty),
         keys=columns.index("tokens") + 1,
     )
+
+
+def _quantising(group: Sequence[Row]) -> list[str]:
+    timed = [
+        f"{number(us, 'quantise_us')} at {row['tokens']}"
+        for row in group
+        if isinstance(us := row["quantise_us"], float)
+    ]
+    return [f"quantising x, timed apart and not counted, in us by tokens: {', '.join(timed)}."] if timed else []
 
 
 def _configs(group: Sequence[Row], by: str) -> Sheet:
