@@ -64,6 +64,7 @@ class Tally:
     timed: int = 0
     census: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     current: dict[str, tuple[str, str, float | None, float | None, float | None]] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
 
@@ -370,8 +371,13 @@ def _take_all(lane: Lane, board: Board, pool: CompilePool | None) -> None:
             share = max(left, 0.0) * len(order.devices) / max(1, board.tally.total - board.tally.done)
             bench.deadline = time.monotonic() + share / len(kernel.stages)
         verdict = tune(problem, bench)
+        missed = lane.compiled() if kernel.compiles_ahead else 0
         with board:
             board.tally.current.pop(lane.device.name, None)
+            if missed:
+                board.tally.warnings.append(
+                    f"{problem.key}: the worker compiled {missed} binaries not found compiled ahead"
+                )
         board.done(problem, verdict, fresh=True)
 
 

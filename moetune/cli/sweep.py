@@ -211,6 +211,8 @@ def _watcher(view: LiveView, order: Order, expected: Future[float]) -> Callable[
         with board:
             tally: Tally = board.tally
             verdicts = [v for key, v in board.verdicts.items() if key not in shown]
+            warnings = list(tally.warnings)
+            tally.warnings.clear()
             elapsed_s = time.monotonic() - tally.started
             progress = Progress(
                 problems_done=tally.done,
@@ -231,6 +233,8 @@ def _watcher(view: LiveView, order: Order, expected: Future[float]) -> Callable[
             if tally.kept and not greeted:
                 greeted.append(True)
                 view.log(f"resuming {order.out}: {tally.kept} trials kept")
+        for warning in warnings:
+            view.warn(warning)
         for verdict in verdicts:
             shown.add(verdict.problem)
             view.done(verdict)
