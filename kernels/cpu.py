@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 
 from moetune.kernel import Constraint, Footprint, Limits
 from moetune.model.config import Config
@@ -111,6 +111,10 @@ class CpuKernel:
     def traffic(self, stage: int, problem: Problem, active_experts: int) -> Traffic:
         """Return bytes and operations of a stage."""
         return stage_traffic(self.format, stage, problem, active_experts)
+
+    def computed_rows(self, stage: int, config: Config, rows_per_expert: Sequence[int]) -> int:
+        """Return the useful rows: the last tile of an expert is as short as its rows."""
+        return sum(rows_per_expert)
 
     def source_hash(self) -> str:
         """Return a hash of the implementation and of the reference, whose activation and combine it uses."""

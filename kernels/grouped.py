@@ -6,15 +6,15 @@ import ast
 import hashlib
 import io
 import tokenize
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
 from moetune.errors import KernelError
-from moetune.kernel import Constraint, Footprint, Limits
+from moetune.kernel import Constraint, Footprint, Limits, rules_of
 from moetune.model.config import Config
-from moetune.model.floor import Traffic
+from moetune.model.floor import Traffic, padded_rows
 from moetune.model.format import Format
 from moetune.model.problem import Problem
 from moetune.model.shape import Shape
@@ -40,8 +40,8 @@ def tile_capacity(problem: Problem, tile_m: int) -> int:
 class Grouped:
     """The description of a grouped Triton kernel; a subclass adds its default rule and its shared memory.
 
-    `served` maps an architecture, or ``sm_`` and the least compute capability, to nothing or to the reason why
-    it is not served. `k_step` is the least tile_k, `tile_n` the values for stages 1 and 2.
+    `sources` are the modules that decide what is computed, `least_sm` the least compute capability times ten, `amd`
+    the AMD architectures served, `tile_n` the values for stages 1 and 2.
     """
 
     name: str
@@ -110,8 +110,7 @@ class Grouped:
         """Return the rules of a stage, cheapest first."""
         rules = (
             ("tile_k above K", _k_above), ("tile_k divides K", _k_divides), ("tile_n divides N", _n_divides),
-            ("num_buffers", _buffers), ("tile_m", _rows), ("threads", _threads), ("registers", self._registers),
-            ("shared memory", self._shared),
+            ("num_buffers", _buffers), ("tile_m", _rows), ("registers", self._registers),
         )  # fmt: skip
         return tuple(Constraint(name, partial(rule, stage)) for name, rule in rules)
 
@@ -147,7 +146,7 @@ class Grouped:
             "tile_k": [v for v in axes["tile_k"] if k % v == 0 and v <= max(wish["tile_k"], axes["tile_k"][0])],
             "num_buffers": [v for v in axes["num_buffers"] if v <= wish["num_buffers"]],
         }
-        rules = self.constraints(stage)
+        rules = rules_of(self, stage)
         tile_m = max(choice["tile_m"])
         for tile_n in reversed(choice["tile_n"]):
             for tile_k in reversed(choice["tile_k"]):
@@ -161,9 +160,10 @@ class Grouped:
         raise KernelError(f"kernel {self.name} has no config for {problem.key} stage {stage} on {target.name}")
 
     def binary(self, stage: int, config: Config, problem: Problem) -> Hashable:
-        """Return what decides the compiled binary: the config but group_m, and what Triton specialises on.
+        """Return what decides the compiled binary and those beside it: the config but group_m, and what is specialised.
 
-        That is whether an integer argument is 1 or a multiple of 16, and on AMD whether a tensor exceeds 2 GB.
+        Triton specialises on whether an integer argument is 1 or a multiple of 16, and on AMD on whether a tensor
+        exceeds 2 GB; the combine is compiled for a topk, the tile map for a power of two of experts.
         """
         d, inter, rows = problem.model_dim, problem.inter_dim, problem.rows
         integers = (d, inter, d // 2, inter // 2, d // 32, inter // 32)
@@ -171,12 +171,16 @@ class Grouped:
         sizes = (weights, 2 * rows * d, 2 * rows * inter)
         return (
             self.name, stage, config.replace(group_m=0), tuple((i == 1, i % 16 == 0) for i in integers),
-            tuple(size > 1 << 31 for size in sizes),
+            tuple(size > 1 << 31 for size in sizes), problem.topk, problem.experts.bit_length(),
         )  # fmt: skip
 
     def traffic(self, stage: int, problem: Problem, active_experts: int) -> Traffic:
         """Return bytes at stored width and operations; see `stage_traffic`."""
         return stage_traffic(self.format, stage, problem, active_experts)
+
+    def computed_rows(self, stage: int, config: Config, rows_per_expert: Sequence[int]) -> int:
+        """Return the rows of whole tiles: each expert's rows, rounded up to tile_m."""
+        return padded_rows(list(rows_per_expert), config["tile_m"])
 
     def source_hash(self) -> str:
         """Return a hash of the sources that decide what is computed and how fast."""
@@ -188,10 +192,6 @@ class Grouped:
         if target.vendor != "nvidia" or each < _NVIDIA_REGISTERS:
             return None
         return f"{each} registers per thread for the {' and the '.join(held)}: they spill"
-
-    def _shared(self, stage: int, config: Config, problem: Problem, target: Target) -> str | None:
-        need = self.shared_bytes(stage, config, problem, target)
-        return None if need <= target.shared_bytes else f"shared memory {need:,} of {target.shared_bytes:,} bytes"
 
 
 @cache
@@ -262,8 +262,3 @@ def _rows(stage: int, config: Config, problem: Problem, target: Target) -> str |
     if config["tile_m"] <= most:
         return None
     return f"tile_m {config['tile_m']} only pads: an expert has at most {problem.tokens} rows, which {most} holds"
-
-
-def _threads(stage: int, config: Config, problem: Problem, target: Target) -> str | None:
-    threads = config["num_warps"] * target.warp_size
-    return None if threads <= target.max_threads else f"{threads} of {target.max_threads} threads"

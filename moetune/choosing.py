@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,31 +26,36 @@ if TYPE_CHECKING:
 PROBE_S = 120.0
 
 
-def visible_devices(log: Path) -> list[Device]:
+def on_cpu(kernels: Sequence[str]) -> bool:
+    """Return whether every kernel named runs on the CPU; False where none is named."""
+    return bool(kernels) and all(load_kernel(name).device == "cpu" for name in kernels)
+
+
+def visible_devices() -> list[Device]:
     """Return the GPUs that torch sees, asked in a child process; none where no GPU driver is loaded."""
     if not has_gpu():
         return []
-    child = Child("moetune.device.machine:Probe", log)
+    child = Child("moetune.device.machine:Probe", Path(os.devnull))
     try:
         found: list[Device] = child.call("devices", timeout_s=PROBE_S)
     except (ChildDied, ChildError, ChildTimeout) as error:
-        raise MachineError(f"the GPUs cannot be listed: {error}; see {log}, or add --kernel cpu") from error
+        raise MachineError(f"the GPUs cannot be listed: {error}; try --kernel cpu") from error
     finally:
         child.kill()
     return found
 
 
-def choose_devices(devices: Sequence[Device], wanted: str) -> list[Device]:
-    """Return the GPUs named (``0,1``), or the visible idle ones of the first one's product; none without a GPU."""
+def choose_devices(devices: Sequence[Device], wanted: str, *, busy: bool = False) -> list[Device]:
+    """Return the GPUs named (``0,1``), or the visible ones of the first one's product that are idle (or `busy`)."""
     if wanted:
         by_number = {d.name.rpartition(":")[2]: d for d in devices}
         unknown = [w for w in wanted.split(",") if w.strip() not in by_number]
         if unknown:
             have = ", ".join(by_number) or "none"
             raise UsageError(f"--gpus {wanted!r}: no GPU {unknown[0].strip()!r} is visible (visible: {have})")
-        chosen = [by_number[w.strip()] for w in wanted.split(",")]
+        chosen = list(dict.fromkeys(by_number[w.strip()] for w in wanted.split(",")))
     else:
-        chosen = [d for d in devices if d.idle]
+        chosen = [d for d in devices if d.idle or busy]
         if devices and not chosen:
             raise MachineError("every visible GPU is in use; wait, or name one with --gpus 0")
     other = [d for d in chosen if d.product != chosen[0].product or d.cu_num != chosen[0].cu_num]
@@ -81,20 +88,25 @@ def choose_kernels(names: Sequence[str], shapes: Sequence[Shape], target: Target
 
 def choose_problems(
     names: Sequence[str], tps: Sequence[int], tokens: Sequence[int], routings: Sequence[Routing],
-    kernels: dict[str, Kernel], target: Target,
+    kernels: dict[str, Kernel], target: Target, *, named: bool,
 ) -> tuple[tuple[Problem, ...], tuple[str, ...]]:  # fmt: skip
-    """Return the problems in the order of their chains, and a line for each combination that is left out.
+    """Return the problems in the order of their chains, and a line for each combination that cannot be.
 
-    A combination that the command names and that cannot be is an error; one that a default brings is left out.
+    Kernels that the command has not `named` are tuned only for shapes served in their format.
     """
     problems = []
     left_out = []
-    for name in names:
-        shape = load_shape(name)
+    shapes = list(dict.fromkeys(load_shape(name) for name in names))
+    twins = [shape.name for number, shape in enumerate(shapes) if shape.name in {s.name for s in shapes[:number]}]
+    if twins:
+        raise UsageError(f"two shapes are named {twins[0]!r} and differ; rename one file, a ledger tells them by name")
+    for shape in shapes:
         for tp in tps:
             if tp not in shape.tp:
                 raise UsageError(f"--tp {tp}: {shape.name} has TP {', '.join(map(str, shape.tp))}")
         for kernel in kernels.values():
+            if not named and kernel.format.name not in shape.formats:
+                continue
             for tp in tps or shape.tp:
                 reason = kernel.unsupported(shape, tp)
                 if reason:
@@ -110,7 +122,10 @@ def choose_problems(
         kernel = kernels[problem.kernel]
         for stage in kernel.stages:
             default = kernel.default(stage, problem, target)
+            off = [axis for axis, values in kernel.axes(stage).items() if default.get(axis) not in values]
             wrong = exclusion(kernel, stage, default, problem, target)
+            if off:
+                raise KernelError(f"{problem.key}: the default of stage {stage} is not on axis {off[0]} ({default})")
             if wrong:
                 raise KernelError(
                     f"{problem.key}: the default of stage {stage} cannot run ({wrong.reason}): "
@@ -131,6 +146,12 @@ def known_configs(paths: Sequence[Path]) -> tuple[Known, ...]:
         for stage, config, us in ((1, v.config1, v.us), (2, v.config2, v.us))
         if config is not None
     )
+
+
+def digest(known: Sequence[Known]) -> str:
+    """Return a hash of configs to start from, empty for none."""
+    text = "\n".join(f"{sorted(k.facts.items())} {k.stage} {k.config}" for k in known)
+    return hashlib.sha256(text.encode()).hexdigest()[:16] if known else ""
 
 
 def the_cpu() -> list[Device]:

@@ -8,7 +8,7 @@ by import path (`package.module:Class`); it is loaded only in child processes, a
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Protocol
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 GROUP = "moetune.kernels"
 BOTH = 0
 """The stage number of a kernel whose two stages share one config."""
+LAYER = 3
+"""The stage number of the whole layer, combine included."""
 
 
 @dataclass(frozen=True)
@@ -63,21 +65,39 @@ class Limits:
 
 
 class Kernel(Protocol):
-    """The description of a kernel. `stages` is (1, 2), or (0,) where one config drives both.
+    """The description of a kernel: plain attributes and pure functions."""
 
-    `coupling` is ``none``, ``tile_m`` (both stages must use one tile_m) or ``config`` (stages is (0,)).
-    `compiles_ahead` False means that the first launch compiles, in the device worker, under a compile deadline.
-    `device` is ``gpu`` or ``cpu``.
-    """
+    @property
+    def name(self) -> str:
+        """Return the kernel's name, that of its entry point."""
 
-    name: str
-    format: Format
-    stages: tuple[int, ...]
-    coupling: str
-    compiles_ahead: bool
-    device: str
-    limits: Limits
-    implementation: str
+    @property
+    def format(self) -> Format:
+        """Return the operands' number formats."""
+
+    @property
+    def stages(self) -> tuple[int, ...]:
+        """Return (1, 2), or (BOTH,) where one config drives both."""
+
+    @property
+    def coupling(self) -> str:
+        """Return ``none``, ``tile_m`` (both stages use one tile_m) or ``config`` (stages is (BOTH,))."""
+
+    @property
+    def compiles_ahead(self) -> bool:
+        """Return whether `compile` fills the cache; else the first launch compiles, under a deadline of its own."""
+
+    @property
+    def device(self) -> str:
+        """Return ``gpu`` or ``cpu``."""
+
+    @property
+    def limits(self) -> Limits:
+        """Return the accuracy limits."""
+
+    @property
+    def implementation(self) -> str:
+        """Return the implementation's import path, ``package.module:Class``."""
 
     def unserved(self, target: Target) -> str | None:
         """Return why the kernel cannot run on a target, or None."""
@@ -103,8 +123,27 @@ class Kernel(Protocol):
     def traffic(self, stage: int, problem: Problem, active_experts: int) -> Traffic:
         """Return bytes and operations of stage 1 or 2 (asked of each, also where they share a config)."""
 
+    def computed_rows(self, stage: int, config: Config, rows_per_expert: Sequence[int]) -> int:
+        """Return the rows that the tiles of stage 1 or 2 compute, padding included."""
+
     def source_hash(self) -> str:
         """Return a hash of the sources that decide what is computed and how fast."""
+
+
+def rules_of(kernel: Kernel, stage: int) -> tuple[Constraint, ...]:
+    """Return a kernel's own constraints of a stage, then those that follow from its footprint."""
+
+    def shared(config: Config, problem: Problem, target: Target) -> str | None:
+        need = kernel.footprint(stage, config, problem, target).shared_bytes
+        if need <= target.shared_bytes:
+            return None
+        return f"shared memory {need:,} of {target.shared_bytes:,} bytes"
+
+    def threads(config: Config, problem: Problem, target: Target) -> str | None:
+        need = kernel.footprint(stage, config, problem, target).threads
+        return f"{need:,} of {target.max_threads:,} threads" if need > target.max_threads else None
+
+    return (*kernel.constraints(stage), Constraint("threads", threads), Constraint("shared memory", shared))
 
 
 class Operands(Protocol):
@@ -180,7 +219,7 @@ def load_kernel(name: str) -> Kernel:
         kernel = entries[name].load()
     except Exception as error:  # a plug-in may fail in any way
         raise KernelError(f"kernel {name!r} ({entries[name].path}) does not load: {error}") from error
-    members = [*Kernel.__annotations__, *(name for name in vars(Kernel) if not name.startswith("_"))]
+    members = [name for name in vars(Kernel) if not name.startswith("_")]
     missing = [name for name in members if not hasattr(kernel, name)]
     if missing:
         raise KernelError(f"kernel {name!r} ({entries[name].path}) lacks {', '.join(missing)} of the contract")

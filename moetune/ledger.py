@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from moetune.errors import LedgerError, OutputError
-from moetune.model.trial import Final, Trial, Verdict
+from moetune.model.trial import Decision, Final, Trial, Verdict
 
 SCHEMA = 1
 NAME = "ledger.jsonl"
@@ -34,8 +34,27 @@ class Records:
     size: int = 0
 
     def latest_verdicts(self) -> list[Verdict]:
-        """Return the last verdict of each problem, in first-seen order."""
-        return list({v.problem: v for v in self.verdicts}.values())
+        """Return one verdict a problem, in the order in which problems were first seen.
+
+        It has the identity seen last. Among several of that identity one that has not failed goes first, then a
+        complete one, then one of more trials, then the later. Two layers of one name and other sizes are two problems.
+        """
+        by_problem: dict[tuple[Any, ...], list[Verdict]] = {}
+        for verdict in self.verdicts:
+            by_problem.setdefault(posed(verdict), []).append(verdict)
+        return [
+            max(reversed([v for v in found if v.identity == found[-1].identity]), key=_worth)
+            for found in by_problem.values()
+        ]
+
+
+def posed(verdict: Verdict) -> tuple[Any, ...]:
+    """Return what tells a verdict's problem from others: its name and the sizes of its layer."""
+    return (verdict.problem, *(verdict.facts.get(name) for name in ("model_dim", "inter_dim", "experts", "topk")))
+
+
+def _worth(verdict: Verdict) -> tuple[bool, bool, int]:
+    return verdict.decision is not Decision.FAILED, verdict.complete, verdict.search.get("trials") or 0
 
 
 def ledger_path(path: Path) -> Path:
@@ -64,7 +83,7 @@ def read_ledger(path: Path) -> Records:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             if not records.headers:
                 raise LedgerError(f"{path}: no ledger of moetune (its first line is no header)") from error
-            if number == len(lines) - 1:
+            if number == len(lines) - 1 and isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
                 records.torn = True
                 break
             raise LedgerError(f"{path}: line {number} cannot be read ({error}); move it away or use --fresh") from error
@@ -151,9 +170,3 @@ class Ledger:
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
-
-
-def find_ledgers(paths: Sequence[Path]) -> Iterator[Path]:
-    """Yield the ledger file of each path."""
-    for path in paths:
-        yield ledger_path(path)

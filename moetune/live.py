@@ -8,30 +8,19 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from moetune.model.progress import Current
 from moetune.model.trial import Decision, Verdict
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
 
 REDRAW_S = 0.2
+"""The least time between two pictures."""
 EVERY_S = 30.0
 """How often a line is printed where stderr is no terminal."""
 _GAP = "   "
-
-
-@dataclass(frozen=True)
-class Current:
-    """What one GPU works on: a problem's key, its `stage` (``stage 1``, ``finals``) and the times so far.
-
-    `best_us`, `default_us` and `floor_us` are those of the stage named, None while not known.
-    """
-
-    problem: str
-    stage: str
-    best_us: float | None = None
-    default_us: float | None = None
-    floor_us: float | None = None
-    gpu: str = ""
+_TIMING = ("stage 1", "stage 2", "both stages")
+"""The stages in which candidates are timed: that none is yet says something."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +81,7 @@ def picture(progress: Progress, width: int) -> Group:
 def line_of(progress: Progress) -> str:
     """Return the one line that stands for the picture where stderr is no terminal."""
     parts = [f"{progress.problems_done} of {progress.problems_total} problems"]
-    parts += [": ".join([" ".join(_where(c)), ", ".join(_times(c))]) for c in progress.current]
+    parts += [": ".join(filter(None, [" ".join(_where(c)), ", ".join(_times(c))])) for c in progress.current]
     parts += [f"compiled {progress.compiled}", f"timed {progress.timed}", _left(progress.eta_s)]
     return f"[{duration(progress.elapsed_s)}] " + "; ".join(parts)
 
@@ -124,8 +113,10 @@ def _where(current: Current) -> list[str]:
 
 def _times(current: Current) -> list[str]:
     best, default, floor = current.best_us, current.default_us, current.floor_us
+    if best is None and default is None:
+        return ["nothing timed yet"] if current.stage in _TIMING else []
     if best is None:
-        return ["nothing timed yet"] if default is None else [f"default {default:.1f} us"]
+        return [f"default {default:.1f} us"]
     parts = [f"best {best:.1f} us"]
     parts += [f"default {default:.1f} us ({default / best:.2f}x)"] if default else []
     parts += [f"floor {floor:.1f} us ({floor / best:.0%} reached)"] if floor else []
@@ -150,8 +141,8 @@ def _flow(parts: Sequence[str], width: int, indent: str = "") -> list[str]:
 class LiveView:
     """Shows a sweep on stderr while it runs; a context manager.
 
-    On a terminal the picture is redrawn in place when `update` is called, about four times a second (by no
-    thread of its own: the driver starts children). Elsewhere a line is printed every 30 s. `quiet` leaves
+    On a terminal the picture is redrawn in place when `update` is called, at most five times a second (by
+    no thread of its own: the driver starts children). Elsewhere a line is printed every 30 s. `quiet` leaves
     only warnings.
     """
 

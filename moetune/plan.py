@@ -10,6 +10,7 @@ from functools import cache
 from moetune.kernel import BOTH, Kernel
 from moetune.model.config import Config
 from moetune.model.floor import Traffic, floor_us
+from moetune.model.policy import Policy
 from moetune.model.problem import Problem
 from moetune.model.routing import Routing
 from moetune.model.target import Target
@@ -39,12 +40,6 @@ class Cost:
     flush_us: float = 70.0  # 256 MB at 4.7 TB/s and a launch
     check_s: float = 0.002  # copies of one accuracy check, besides its two launches and its passes
     check_passes: float = 2.5  # checksum of the operands, guard zones, comparison
-    screen_us: float = 12_000.0  # timed for one candidate at most, within `screen_samples`
-    screen_samples: tuple[int, int] = (5, 16)
-    final_us: float = 150_000.0  # timed for one finalist, within `final_samples`
-    final_samples: tuple[int, int] = (8, 40)
-    finalists: int = 10  # of a stage: eight, the default and the fixed default
-    pairs: int = 6  # end to end: four, the default and the fixed default
     problem_s: float = 0.5  # drawing, quantising and checking the default over three seeds, besides its passes
     problem_passes: float = 150.0  # the same, and the winner's checks on other draws
     unit_bandwidth: float = 2e10
@@ -144,7 +139,9 @@ def _plan_stage(
     )
 
 
-def estimate_seconds(plans: Iterable[ProblemPlan], cores: int, target: Target, cost: Cost | None = None) -> float:
+def estimate_seconds(
+    plans: Iterable[ProblemPlan], cores: int, target: Target, cost: Cost | None = None, policy: Policy | None = None
+) -> float:
     """Return the seconds a sweep of these problems takes on one device, with `cores` compiling, in this order.
 
     A binary is compiled once. Where trials outnumber a stage's binaries, idle cores compile all of them ahead: then
@@ -154,6 +151,7 @@ def estimate_seconds(plans: Iterable[ProblemPlan], cores: int, target: Target, c
     """
     plans = list(plans)
     cost = cost or (CPU_COST if target.arch == "cpu" else Cost())
+    policy = policy or Policy()
     target = _with_rates(target, cost)
     compiled: set[Hashable] = set()
     guided: dict[tuple[str, int], float] = {}
@@ -169,7 +167,7 @@ def estimate_seconds(plans: Iterable[ProblemPlan], cores: int, target: Target, c
             launch_us = cost.launch_us + cost.over_floor * _floor_us(stage.traffic, target)
             layer_us += launch_us
             check_s = cost.check_s + cost.check_passes * weights_s + 2e-6 * launch_us
-            trial_s = check_s + _timing_s(launch_us, cost.screen_us, cost.screen_samples, cost)
+            trial_s = check_s + _timing_s(launch_us, policy.screen_us, policy.screen_samples, cost)
             group = (plan.problem.kernel, stage.stage)
             for number, part in enumerate(stage.rounds):
                 if group in ahead:
@@ -183,8 +181,8 @@ def estimate_seconds(plans: Iterable[ProblemPlan], cores: int, target: Target, c
                     guided[group] = guided.get(group, 0.0) + new
                 total += _round_s(new, part.size * trial_s, cores if plan.compiles_ahead else 1, cost)
                 total += cost.propose_s * part.size
-            total += cost.finalists * _timing_s(launch_us, cost.final_us, cost.final_samples, cost)
-        total += cost.pairs * (2 * check_s + _timing_s(layer_us, cost.final_us, cost.final_samples, cost))
+            total += (policy.finalists + 1) * _timing_s(launch_us, policy.final_us, policy.final_rounds, cost)
+        total += (policy.pairs + 2) * (2 * check_s + _timing_s(layer_us, policy.final_us, policy.final_rounds, cost))
     return max(total, sum(ahead.values()) * cost.compile_s / cores)
 
 
@@ -230,21 +228,30 @@ def _floor_us(traffic: Sequence[Traffic], target: Target) -> float:
 
 
 def pool_rows(plans: Sequence[ProblemPlan]) -> list[dict[str, str | int]]:
-    """Return one row a problem and stage: problem, stage, feasible, enumerated, sampler, trials."""
+    """Return one row a problem and stage: its pool, the exclusions by constraint, sampler and trials."""
     return [
         {
             "problem": plan.problem.key, "stage": s.stage, "feasible": s.feasible, "enumerated": s.enumerated,
-            "sampler": s.sampler, "trials": s.trials,
+            "excluded": ", ".join(f"{name} {count}" for name, count, _ in s.exclusions), "sampler": s.sampler,
+            "trials": s.trials,
         }
         for plan in plans for s in plan.stages
     ]  # fmt: skip
 
 
 def exclusion_rows(plans: Sequence[ProblemPlan]) -> list[dict[str, str | int]]:
-    """Return one row a problem, stage and constraint: problem, stage, constraint, excluded, example."""
+    """Return one row a kernel, stage and constraint over all problems, with one reason as an example."""
+    counts: dict[tuple[str, int, str], int] = {}
+    examples: dict[tuple[str, int, str], str] = {}
+    for plan in plans:
+        for s in plan.stages:
+            for name, count, reason in s.exclusions:
+                key = (plan.problem.kernel, s.stage, name)
+                counts[key] = counts.get(key, 0) + count
+                examples.setdefault(key, reason)
     return [
-        {"problem": plan.problem.key, "stage": s.stage, "constraint": name, "excluded": count, "example": reason}
-        for plan in plans for s in plan.stages for name, count, reason in s.exclusions
+        {"kernel": key[0], "stage": key[1], "constraint": key[2], "excluded": count, "example": examples[key]}
+        for key, count in counts.items()
     ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from moetune.kernel import Constraint, Kernel
+from moetune.kernel import Constraint, Kernel, rules_of
 from moetune.model.config import Config
 from moetune.model.problem import Problem
 from moetune.model.target import Target
@@ -60,7 +60,7 @@ class Pool:
 
 def exclusion(kernel: Kernel, stage: int, config: Config, problem: Problem, target: Target) -> Exclusion | None:
     """Return why a config is not feasible, by the first constraint that says so."""
-    return _first(kernel.constraints(stage), config, problem, target)
+    return _first(rules_of(kernel, stage), config, problem, target)
 
 
 def _first(constraints: tuple[Constraint, ...], config: Config, problem: Problem, target: Target) -> Exclusion | None:
@@ -73,7 +73,7 @@ def _first(constraints: tuple[Constraint, ...], config: Config, problem: Problem
 
 def enumerate_pool(kernel: Kernel, stage: int, problem: Problem, target: Target) -> Pool:
     """Enumerate the axes of a stage and sort each config into the pool or the exclusions."""
-    axes, constraints = dict(kernel.axes(stage)), kernel.constraints(stage)
+    axes, constraints = dict(kernel.axes(stage)), rules_of(kernel, stage)
     feasible: list[Config] = []
     excluded: list[Exclusion] = []
     for values in itertools.product(*axes.values()):

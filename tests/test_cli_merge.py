@@ -40,11 +40,12 @@ def sweep(tmp_path):
     return write
 
 
-def test_a_merge_says_what_it_did_and_wrote(moetune, sweep):
+def test_a_merge_says_what_it_did_and_wrote(moetune, sweep, tmp_path):
     sweep("a", verdict(16), verdict(1), verdict(1, routing="zipf:1.2"), failed(128))
     assert moetune("merge", "a", "--into", "t.csv") == (
         0,
-        "t.csv: 3 added, 0 replaced, 0 kept, 0 refused, 0 unchanged\nwrote t.csv, t.moetune.json, t.provenance.jsonl\n",
+        "t.csv: 3 added, 0 replaced, 0 kept, 0 refused, 0 unchanged\n"
+        f"wrote {tmp_path / 't.csv'}, t.moetune.json, t.provenance.jsonl\n",
         "moetune: problems without a row, because their default is wrong: 1\n"
         "moetune: t.moetune.json alone holds 1 of the rows, which the CSV's key cannot tell apart: "
         "routing zipf:1.2 (1)\n",
@@ -76,7 +77,7 @@ def test_a_dry_run_prints_the_difference_and_writes_nothing(moetune, sweep, tmp_
     code, out, err = moetune("merge", "a", "--into", "t.csv", "--dry-run")
     assert (code, err) == (0, "")
     assert [line.split(",")[0] for line in out.splitlines()] == [
-        "--- t.csv", "+++ merged", "@@ -0", "+gfx", "+sm_90", "t.csv: 1 added", "would write t.csv",
+        "--- t.csv", "+++ merged", "@@ -0", "+gfx", "+sm_90", "t.csv: 1 added", f"would write {tmp_path / 't.csv'}",
     ]  # fmt: skip
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
@@ -118,6 +119,8 @@ def test_a_refusal_is_listed_explained_and_fails_without_writing(moetune, sweep,
         (("merge", "a", "--into", "t.csv", "--prefer", "best"), 2, "faster"),
         (("merge", "a", "--into", "t.csv", "--format", "xml"), 2, "moetune: --format 'xml'"),
         (("merge", "a", "--into", "t.json"), 2, "moetune: --into t.json: name a .csv file"),
+        (("merge", "a", "--into", "no/t.csv"), 1, "moetune: no: no such folder; create it"),
+        (("merge", "a", "--into", "no/t.csv", "--dry-run"), 1, "moetune: no: no such folder; create it"),
         (("merge", "none", "--into", "t.csv"), 1, "moetune: none: No such file"),
         (("merge", "foreign.csv", "--into", "t.csv"), 1, "moetune: foreign.csv: not the header"),
         (("merge", "a", "--into", "foreign.csv"), 1, "moetune: foreign.csv: not the header"),
@@ -133,6 +136,17 @@ def test_wrong_usage_and_bad_files_have_an_exit_code_and_no_traceback(
     assert message in err
     assert "Traceback" not in err
     assert sorted(p.name for p in tmp_path.iterdir() if not p.name.endswith(".lock")) == ["a", "foreign.csv"]
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.moetune.json", "t.provenance.jsonl"])
+def test_a_file_of_the_table_that_cannot_be_read_is_one_line(moetune, sweep, tmp_path, name):
+    sweep("a", verdict(16))
+    moetune("merge", "a", "--into", "t.csv")
+    (tmp_path / name).unlink()
+    (tmp_path / name).mkdir()
+    code, _, err = moetune("merge", "a", "--into", "t.csv")
+    assert code == (2 if name == "t.csv" else 1)
+    assert err.count("\n") == 1 and name in err
 
 
 def test_help_shows_an_example(moetune):

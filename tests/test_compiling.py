@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,8 @@ import pytest
 from command import Moetune
 from fakes import TARGET, fake_problem
 
-from moetune.device.compiling import CompilePool, Job, compiled_result
+from moetune.device.child import Stopped
+from moetune.device.compiling import CompilePool, Job
 from moetune.ledger import read_ledger
 from moetune.model.config import Config
 from moetune.model.trial import Outcome
@@ -38,7 +40,7 @@ def _job(way: str, binary: object = None, tokens: int = 1) -> Job:
 
 def test_each_way_to_fail_is_an_outcome_and_the_others_compile(pool: CompilePool) -> None:
     ways = ("aborts", "raises", "too_much_shared_memory", "compiles")
-    results = dict(zip(ways, map(compiled_result, pool.want([_job(w) for w in ways])), strict=True))
+    results = dict(zip(ways, map(pool.result, pool.want([_job(w) for w in ways])), strict=True))
     assert {w: r.outcome for w, r in results.items()} == {
         "aborts": Outcome.COMPILE_ERROR,
         "raises": Outcome.COMPILE_ERROR,
@@ -52,13 +54,22 @@ def test_each_way_to_fail_is_an_outcome_and_the_others_compile(pool: CompilePool
 
 def test_a_hang_is_killed_at_the_deadline(pool: CompilePool) -> None:
     begun = time.monotonic()
-    (hung, fine) = map(compiled_result, pool.want([_job("hangs"), _job("compiles")]))
+    (hung, fine) = map(pool.result, pool.want([_job("hangs"), _job("compiles")]))
     assert hung.outcome is Outcome.TIMEOUT and fine.outcome is Outcome.OK
     assert time.monotonic() - begun < 30
 
 
+def test_closing_stops_whoever_waits_and_records_nothing(pool: CompilePool) -> None:
+    (future,) = pool.want([_job("hangs")])
+    begun = time.monotonic()
+    threading.Timer(0.5, pool.close).start()
+    with pytest.raises(Stopped):
+        pool.result(future)
+    assert time.monotonic() - begun < 6
+
+
 def test_a_full_disk_is_not_the_candidates_fault(pool: CompilePool) -> None:
-    (result,) = map(compiled_result, pool.want([_job("disk_full")]))
+    (result,) = map(pool.result, pool.want([_job("disk_full")]))
     assert result.disk
 
 
@@ -66,7 +77,7 @@ def test_a_binary_is_compiled_once_for_all_token_buckets(pool: CompilePool) -> N
     one, two = pool.want([_job("compiles", "same", tokens=1), _job("compiles", "same", tokens=64)])
     assert one is two
     pool.ahead([_job("compiles", "same"), _job("compiles", "other")])
-    compiled_result(one)
+    pool.result(one)
     end = time.monotonic() + 20
     while pool.compiled < 2 and time.monotonic() < end:
         time.sleep(0.05)

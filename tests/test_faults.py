@@ -14,13 +14,16 @@ from moetune.ledger import read_ledger
 DEMO = ["sweep", "demo", "--tp", "1", "--out", "o"]
 
 
-def _expected() -> dict[int, str]:
+def _declared() -> tuple[tuple[str, ...], dict[int, str]]:
     text = (PLUGINS / "faulty" / "__init__.py").read_text()
     scope: dict[str, object] = {}
     exec(text[text.index("FAULTS =") : text.index("class FaultyKernel")], scope)
     faults, expected = scope["FAULTS"], scope["EXPECTED"]
     assert isinstance(faults, tuple) and isinstance(expected, dict)
-    return {number: expected[name] for number, name in enumerate(faults)}
+    return faults, {number: expected[name] for number, name in enumerate(faults)}
+
+
+FAULTS, EXPECTED = _declared()
 
 
 def test_every_fault_becomes_its_outcome_and_the_sweep_goes_on(moetune: Moetune, tmp_path: Path) -> None:
@@ -28,9 +31,15 @@ def test_every_fault_becomes_its_outcome_and_the_sweep_goes_on(moetune: Moetune,
     assert done.returncode == 0, done.stderr
     records = read_ledger(tmp_path / "o")
     outcomes = {t.config["fault"]: str(t.outcome) for t in records.trials if t.stage == 1}
-    assert outcomes == _expected()
-    assert [v.decision for v in records.verdicts] != ["failed"]
+    assert outcomes == EXPECTED
     assert all("\n" not in t.reason for t in records.trials)
+    (verdict,) = records.verdicts
+    assert verdict.decision != "failed" and verdict.config1 is not None
+    assert FAULTS[verdict.config1["fault"]] == "none", "a config that fails only later may not win"
+    pairs = [final for final in records.finals if final.kind == "pair"][-1]
+    rejected = {FAULTS[e.config["fault"]]: e.rejected for e in pairs.entries if e.rejected}
+    assert not pairs.entries[0].rejected
+    assert all("another draw" in r or "Damage" in r or "SIGABRT" in r for r in rejected.values())
     counted = collections.Counter(outcomes.values())
     reported = moetune("report", "o", "--json")
     assert reported.returncode == 0

@@ -25,13 +25,17 @@ RANKS = {
     "device": 6,
     "search": 6,
     "tables": 6,
+    "bench": 7,
+    "holding": 7,
     "plan": 7,
-    "tuning": 7,
     "report": 7,
+    "board": 8,
     "choosing": 8,
-    "sweep": 8,
+    "finals": 8,
     "live": 8,
-    "cli": 9,
+    "tuning": 9,
+    "sweep": 10,
+    "cli": 11,
 }
 """A room imports rooms of a lower rank only; rooms of one rank do not know each other."""
 

@@ -1,15 +1,18 @@
+import dataclasses
+import itertools
 import json
 import resource
 import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 from verdicts import failed, verdict
 
 from moetune.errors import LedgerError, OutputError
-from moetune.ledger import SCHEMA, Ledger, read_ledger
+from moetune.ledger import SCHEMA, Ledger, Records, read_ledger
 from moetune.model.config import Config
 from moetune.model.trial import Accuracy, Entry, Final, Outcome, Phase, Resources, Timing, Trial
 
@@ -50,6 +53,80 @@ def test_what_is_appended_is_read_back(path):
     assert records.verdicts == [verdict(16, us=90.0), failed(1), verdict(16)]
     assert records.latest_verdicts() == [verdict(16), failed(1)]
     assert (records.torn, records.size) == (False, path.stat().st_size)
+
+
+def latest(*verdicts):
+    return Records(Path("ledger.jsonl"), verdicts=list(verdicts)).latest_verdicts()
+
+
+def test_of_one_identity_the_best_founded_verdict_stands():
+    most, few = verdict(16, search={"trials": 100}, us=90.0), verdict(16, search={"trials": 10})
+    cut = verdict(16, search={"trials": 200}, complete=False)
+    wrong = failed(16)
+    for order in itertools.permutations([most, few, cut, wrong]):
+        assert latest(*order) == [most]
+    assert latest(cut, few) == latest(few, cut) == [few]
+    assert latest(cut, wrong) == latest(wrong, cut) == [cut]
+
+
+def test_of_verdicts_as_well_founded_the_later_stands():
+    one, other = verdict(16, us=90.0), verdict(16, us=70.0)
+    assert latest(one, other) == [other]
+    assert latest(other, one) == [one]
+
+
+def test_a_later_verdict_replaces_one_of_another_identity_whatever_they_are():
+    most, cut = verdict(16, search={"trials": 100}), verdict(16, identity="new", complete=False)
+    assert latest(most, cut) == [cut]
+    assert latest(most, failed(16, identity="new")) == [failed(16, identity="new")]
+    last = verdict(16, search={"trials": 10})
+    assert latest(most, cut, last) == [most]
+
+
+def test_two_layers_of_one_name_are_two_problems_in_first_seen_order():
+    one, other, later = verdict(16), verdict(16, facts={"inter_dim": 64}), verdict(16, us=70.0)
+    assert latest(one, verdict(1), other, later) == [later, verdict(1), other]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"median_us": 0.0}, "is no timing"),
+        ({"median_us": -1.0}, "is no timing"),
+        ({"median_us": float("nan")}, "median_us nan is no finite number"),
+        ({"median_us": "12.5"}, "median_us '12.5' is no finite number"),
+        ({"spread_us": float("inf")}, "spread_us inf is no finite number"),
+        ({"spread_us": None}, "spread_us None is no finite number"),
+        ({"samples": 0}, "is no timing"),
+    ],
+)
+@pytest.mark.parametrize("last", [True, False])
+def test_a_trial_without_a_sound_time_names_its_line(path, change, words, last):
+    lines = path.read_bytes().splitlines(keepends=True)
+    record = json.loads(lines[1])
+    record["timing"] |= change
+    bad = json.dumps(record).encode() + b"\n"
+    path.write_bytes(b"".join([lines[0], bad, *([] if last else lines[1:])]))
+    with pytest.raises(LedgerError, match=f"line 2 cannot be read .*{words}"):
+        read_ledger(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"us": float("nan")}, {"us": -1.0}, {"us": "80"}, {"default_us": float("inf")}, {"default_us": None},
+     {"floor_us": -1.0}, {"stage_us": [1.0, float("nan")]}],
+)  # fmt: skip
+def test_a_verdict_without_sound_times_names_its_line(path, change):
+    lines = path.read_bytes().splitlines(keepends=True)
+    record = json.loads(lines[-1]) | change
+    path.write_bytes(b"".join([*lines[:-1], json.dumps(record).encode() + b"\n"]))
+    with pytest.raises(LedgerError, match=f"line 7 cannot be read .{next(iter(change))}"):
+        read_ledger(path)
+
+
+def test_a_final_may_hold_a_rejected_finalist_without_a_time():
+    final = dataclasses.replace(FINAL, entries=(Entry(TRIAL.config, None, Timing(0.0, 0.0, 0), rejected="wrong"),))
+    assert Final.from_json(final.to_json()) == final
 
 
 def test_every_line_names_its_record_and_schema(path):

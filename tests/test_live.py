@@ -113,7 +113,7 @@ def test_on_a_terminal_the_picture_is_drawn_lines_go_above_and_it_is_wiped_at_th
     assert "\x1b[?25h" in text(console)  # the cursor is shown again
 
 
-def test_on_a_terminal_it_redraws_at_about_four_hertz_and_starts_no_thread():
+def test_on_a_terminal_it_redraws_five_times_a_second_and_starts_no_thread():
     console, clock = terminal(), Clock()
     threads = threading.active_count()
     with LiveView(console=console, clock=clock) as view:
@@ -142,6 +142,14 @@ def test_line_without_times_says_so():
         "[0:00] 0 of 3 problems; demo/tp1/cpu/t16/uniform stage 1: nothing timed yet; compiled 0; timed 0; "
         "time left not known"
     )
+
+
+def test_where_nothing_is_timed_no_word_is_said_of_times():
+    now = Progress(0, 3, (Current("demo/tp1/cpu/t16/uniform", "compiling"),))
+    assert line_of(now).startswith("[0:00] 0 of 3 problems; demo/tp1/cpu/t16/uniform compiling; compiled 0;")
+    assert "timed yet" not in drawn(now, 80)
+    both = Progress(0, 3, (Current("demo/tp1/cpu/t16/uniform", "both stages"),))
+    assert "nothing timed yet" in drawn(both, 80)
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(7, "0:07"), (59.7, "1:00"), (192, "3:12"), (3723, "1:02:03")])

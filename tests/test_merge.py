@@ -290,7 +290,7 @@ def test_a_target_that_is_no_csv_or_cannot_be_written_is_said(tmp_path):
         with pytest.raises(UsageError, match=r"name a \.csv file"):
             merge_into(tmp_path / wrong, [source])
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="cannot be written"):
+    with pytest.raises(OutputError, match="no such folder; create it"):
         merge_into(tmp_path / "file" / "t.csv", [source])
 
 

@@ -10,6 +10,7 @@ from fakes import AXES, TARGET, FakeKernel, fake_problem
 
 from moetune.errors import KernelError
 from moetune.model.config import Config
+from moetune.model.policy import Policy
 from moetune.model.problem import Problem
 from moetune.model.target import Target
 from moetune.plan import (
@@ -36,8 +37,16 @@ def plan(tokens: int = 16, tp: int = 1, budget: int = 40, sampler: str = "auto",
     return plan_problem(kernel, fake_problem(tokens, tp), TARGET, budget, sampler, 0)
 
 
-def seconds(plans: list[ProblemPlan], cores: int = 8, **prices: object) -> float:
-    return estimate_seconds(plans, cores, TARGET, dataclasses.replace(FREE, **prices))  # type: ignore[arg-type]
+NO_FINALS = {"finalists": -1, "pairs": -2}
+"""With the defaults, which always stand in finals, none."""
+
+
+def seconds(plans: list[ProblemPlan], cores: int = 8, **changes: object) -> float:
+    """Return the estimate where all but what is named is free."""
+    priced = {name: value for name, value in changes.items() if name in Cost.__dataclass_fields__}
+    policy = {name: value for name, value in changes.items() if name not in priced}
+    cost = dataclasses.replace(FREE, **priced)  # type: ignore[arg-type]
+    return estimate_seconds(plans, cores, TARGET, cost, dataclasses.replace(Policy(), **policy))  # type: ignore[arg-type]
 
 
 def test_pool_rows_count_what_is_feasible_and_what_was_enumerated() -> None:
@@ -45,6 +54,7 @@ def test_pool_rows_count_what_is_feasible_and_what_was_enumerated() -> None:
     pool = enumerate_pool(KERNEL, 1, fake_problem(), TARGET)
     assert rows[0] == {
         "problem": "fake/tp1/fake/t16/uniform", "stage": 1, "feasible": len(pool.configs), "enumerated": 1152,
+        "excluded": ", ".join(f"{name} {count}" for name, count in pool.census().items()),
         "sampler": "gp", "trials": 40,
     }  # fmt: skip
     assert [row["stage"] for row in rows] == [1, 2]
@@ -90,20 +100,18 @@ def test_no_feasible_config_is_said_before_anything_runs() -> None:
 
 
 def test_every_trial_is_checked_and_timed() -> None:
-    assert seconds([plan()], check_s=1.0, finalists=0, pairs=0) == pytest.approx(80)
-    assert seconds([plan(), plan(tokens=1)], check_s=1.0, finalists=0, pairs=0) == pytest.approx(160)
+    assert seconds([plan()], check_s=1.0, **NO_FINALS) == pytest.approx(80)
+    assert seconds([plan(), plan(tokens=1)], check_s=1.0, **NO_FINALS) == pytest.approx(160)
 
 
 def test_the_flush_is_paid_for_each_sample() -> None:
-    assert seconds([plan()], flush_us=1e6, screen_samples=(10, 10), finalists=0, pairs=0) == pytest.approx(800)
-    assert seconds([plan()], flush_us=1e6, screen_samples=(0, 0), final_samples=(5, 5)) == pytest.approx(
-        5 * (2 * 10 + 6)
-    )
+    assert seconds([plan()], flush_us=1e6, screen_samples=(10, 10), **NO_FINALS) == pytest.approx(800)
+    assert seconds([plan()], flush_us=1e6, screen_samples=(0, 0), final_rounds=(5, 5)) == pytest.approx(5 * (2 * 9 + 6))
 
 
 def test_timing_grows_with_the_floor() -> None:
     fast, slow = plan(tokens=1), plan(tokens=256)
-    prices = {"over_floor": 2.0, "screen_samples": (5, 5), "final_samples": (8, 8)}
+    prices = {"over_floor": 2.0, "screen_samples": (5, 5), "final_rounds": (8, 8)}
     assert seconds([slow], **prices) > 2 * seconds([fast], **prices)
 
 
@@ -131,9 +139,9 @@ def test_binaries_compiled_for_one_problem_are_not_compiled_for_the_next() -> No
 
 
 def test_timing_hides_behind_compiling_and_the_other_way_round() -> None:
-    both = seconds([plan()], compile_s=1.0, check_s=0.25, cores=1, finalists=0, pairs=0)
-    compiling = seconds([plan()], compile_s=1.0, cores=1, finalists=0, pairs=0)
-    checking = seconds([plan()], check_s=0.25, finalists=0, pairs=0)
+    both = seconds([plan()], compile_s=1.0, check_s=0.25, cores=1, **NO_FINALS)
+    compiling = seconds([plan()], compile_s=1.0, cores=1, **NO_FINALS)
+    checking = seconds([plan()], check_s=0.25, **NO_FINALS)
     assert max(compiling, checking) <= both < compiling + checking
 
 
@@ -146,8 +154,7 @@ def test_a_target_without_rates_gets_a_positive_estimate(arch: str) -> None:
 def test_an_unstated_rate_counts_as_the_slowest() -> None:
     def over(peaks: dict[str, float]) -> float:
         target = dataclasses.replace(TARGET, peaks=peaks, bandwidth=1e15)
-        prices = {"over_floor": 1.0, "screen_samples": (5, 5), "final_samples": (8, 8)}
-        return estimate_seconds([plan()], 8, target, dataclasses.replace(FREE, **prices))  # type: ignore[arg-type]
+        return estimate_seconds([plan()], 8, target, dataclasses.replace(FREE, over_floor=1.0))
 
     assert over({"fp8": 1e12, "int8": 2e12}) == pytest.approx(over({"bf16": 1e12}))
 

@@ -180,6 +180,27 @@ class TestAccuracy:
         (row,) = objects(accuracy_sheet([verdict(16, accuracy=found)]))
         assert row["pass"] == passed and row["limit"] == 6e-3 and row["non_finite"] == found.nonfinite
 
+    @pytest.mark.parametrize("form", ["text", "markdown"])
+    def test_kernel_and_every_limit_of_the_reference_are_shown(self, form):
+        long = {"shape": "qwen3.5-397b-a17b"}
+        found = [verdict(t, facts=long, kernel=kernel) for t in (1, 8192) for kernel in ("bf16", "a8w4")]
+        lines = render([accuracy_sheet(found)], form, 100).splitlines()
+        assert "qwen3.5-397b-a17b, TP 1, uniform routing, NVIDIA H200" in lines[0]
+        rows = [line.replace("|", " ").split() for line in lines if "8192" in line]
+        errors = ["0.00250", "0.00600", "0.00400", "0.0240"]
+        assert [row[:6] for row in rows] == [[kernel, "8192", *errors] for kernel in ("a8w4", "bf16")]
+
+    def test_text_of_mixed_problems_is_one_piece_of_100_columns(self):
+        found = [
+            verdict(8192, tp, kernel, facts={"shape": shape})
+            for tp in (1, 2)
+            for kernel in ("bf16", "a8w4")
+            for shape in ("qwen3.5-397b-a17b", "gpt-oss-120b")
+        ]
+        lines = render([accuracy_sheet(found)], "text", 100).splitlines()
+        assert max(map(len, lines)) <= 100
+        assert sum("8192" in line for line in lines) == len(found)
+
     def test_failed_problems_say_why_and_what_to_do(self):
         (row,) = objects(failure_sheet([verdict(1), failed(16)]))
         assert row["reason"] == "the default's rel_l2 0.31 exceeds the cap 0.006"
@@ -205,7 +226,19 @@ class TestEvidence:
     def test_a_problem_named_twice_counts_once_with_a_warning(self, ledger):
         ledger.verdict(verdict(16))
         found = read_evidence([ledger.path, ledger.path.parent])
-        assert len(found.verdicts) == 1 and "named before" in found.warnings[0]
+        assert len(found.verdicts) == 1
+        assert found.warnings == [
+            f"{verdict(16).problem} is in several ledgers; the last one's verdict is used, that of {ledger.path.parent}"
+        ]
+        ledger.verdict(verdict(1))
+        again = f"{verdict(16).problem} (and 1 more) is in several"
+        assert read_evidence([ledger.path, ledger.path.parent]).warnings[0].startswith(again)
+
+    def test_two_layers_of_one_name_do_not_hide_each_other(self, ledger):
+        both = [verdict(16), verdict(16, facts={"inter_dim": 64})]
+        for one in both:
+            ledger.verdict(one)
+        assert read_evidence([ledger.path]).verdicts == both
 
     @pytest.mark.parametrize(("stated", "marks"), [("old", ["hash"]), ("new", []), (None, [])])
     def test_a_row_of_another_kernel_source_is_marked(self, ledger, stated, marks):
@@ -243,7 +276,7 @@ class TestEvidence:
 
     def test_a_verdict_that_lacks_facts_is_an_error_not_a_crash(self, ledger):
         ledger.verdict(dataclasses.replace(verdict(16), facts={"shape": "demo"}))
-        with pytest.raises(LedgerError, match="lacks facts"):
+        with pytest.raises(TableError, match=r"ledger\.jsonl: .* lacks facts"):
             read_evidence([ledger.path])
 
     def test_a_table_without_rows_is_an_error(self, tmp_path):
@@ -277,5 +310,5 @@ def test_quantising_x_is_said_beside_the_times_and_not_in_them() -> None:
 
     quantised = [verdict(problem=f"p{t}", quantise_us=t / 2, facts={**verdict().facts, "tokens": t}) for t in (1, 16)]
     (sheet,) = time_sheets(quantised, {})
-    assert "quantising x, timed apart and not counted, in us by tokens: 0.5 at 1, 8.0 at 16." in sheet.notes
+    assert "quantising x, timed apart and not counted, in us by tokens: 0.50 at 1, 8.0 at 16." in sheet.notes
     assert not [n for n in time_sheets([verdict()], {})[0].notes if "quantising" in n]

@@ -10,13 +10,17 @@ import pytest
 from fakes import TARGET, FakeKernel, fake_problem, fake_trial
 from verdicts import verdict
 
+from moetune.bench import Effort
+from moetune.board import Board
 from moetune.device.machine import Device
 from moetune.errors import MachineError, OutputError
+from moetune.holding import hold
 from moetune.ledger import Ledger, Records
 from moetune.model.config import Config
-from moetune.sweep import Board, Order, hold, resume_command
+from moetune.model.trial import Decision, Verdict
+from moetune.sweep import Order, resume_command
 
-GPU = Device("cuda:0", "Fake GPU", "sm_90", "GPU-test-1234", 64, 32, 100_000, 1 << 20, 0, 1 << 30)
+GPU = Device("cuda:0", "Fake GPU", "sm_90", "GPU-test-1234", 64, 32, 100_000, 1 << 20, 0)
 PROBLEMS = tuple(fake_problem(tokens, tp) for tp in (1, 2) for tokens in (1, 16))
 
 
@@ -27,7 +31,7 @@ def _order(tmp_path: Path, **changes: object) -> Order:
 
 @pytest.fixture
 def board(tmp_path: Path) -> Board:
-    return Board(_order(tmp_path), Ledger(tmp_path / "o" / "ledger.jsonl"), None)
+    return Board(PROBLEMS, Effort(), (), Ledger(tmp_path / "o" / "ledger.jsonl"), None)
 
 
 def _done(board: Board, index: int) -> None:
@@ -61,10 +65,31 @@ def test_trials_of_another_identity_are_a_miss(tmp_path: Path) -> None:
     kept = fake_trial(Config.of(tile_m=16), 10.0, problem=PROBLEMS[0].key)
     kept = dataclasses.replace(kept, identity="one")
     records = Records(tmp_path, trials=[kept])
-    board = Board(_order(tmp_path), Ledger(tmp_path / "o" / "ledger.jsonl"), records)
+    board = Board(PROBLEMS, Effort(), (), Ledger(tmp_path / "o" / "ledger.jsonl"), records)
     assert board.tally.kept == 1
     assert board.known(kept.problem, "one", 1, kept.config) == kept
     assert board.known(kept.problem, "two", 1, kept.config) is None
+
+
+def test_a_verdict_stands_only_where_nothing_that_decides_it_has_changed(tmp_path: Path) -> None:
+    problem, defaults = PROBLEMS[0], (Config.of(tile_m=16), Config.of(tile_m=32))
+    stands = verdict(
+        problem=problem.key, identity="one", default1=defaults[0], default2=defaults[1],
+        search=dataclasses.asdict(Effort()),
+    )  # fmt: skip
+
+    def past(found: Verdict, identity: str = "one", effort: Effort = Effort()) -> Verdict | None:  # noqa: B008
+        ledger = Ledger(tmp_path / "o" / "ledger.jsonl")
+        return Board(PROBLEMS, effort, (), ledger, Records(tmp_path, verdicts=[found])).past(
+            problem, identity, defaults
+        )
+
+    assert past(stands) == stands
+    assert past(stands, identity="two") is None
+    assert past(stands, effort=Effort(trials=7)) is None
+    assert past(dataclasses.replace(stands, default1=Config.of(tile_m=64))) is None
+    assert past(dataclasses.replace(stands, complete=False)) is None
+    assert past(dataclasses.replace(stands, decision=Decision.FAILED)) is None
 
 
 def test_a_gpu_and_a_folder_are_held_by_one_sweep(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ def test_a_folder_and_its_ledger_give_the_last_verdict_of_each_problem(folder):
     assert source.rows == (Row(verdict(16)), Row(tie(1)))
     assert source.failed == (failed(128),)
     assert source.verdicts == [verdict(16), tie(1), failed(128)]
+    assert source.records is not None and len(source.records.verdicts) == 4
     assert read_source(folder / "ledger.jsonl").rows == source.rows
 
 

@@ -45,15 +45,24 @@ def test_when_the_disk_fills_nothing_is_replaced(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["a.csv"]
 
 
-def test_a_missing_folder_is_made_and_one_that_cannot_be_is_an_error(tmp_path):
-    with locked(tmp_path / "new" / "t.csv"):
-        assert (tmp_path / "new").is_dir()
-    (tmp_path / "file").write_text("")
-    with (
-        pytest.raises(OutputError, match="choose another --into"),
-        locked(tmp_path / "file" / "t"),
-    ):
+def test_a_lock_that_cannot_be_made_is_an_error_that_blames_no_other_merge(tmp_path):
+    (tmp_path / ".t.csv.lock").mkdir()
+    with pytest.raises(OutputError, match=r"cannot be locked.*choose another --into"), locked(tmp_path / "t.csv"):
         pass
+
+
+def test_a_lock_held_for_long_is_another_merge(tmp_path, monkeypatch):
+    monkeypatch.setattr("moetune.tables.writing._WAIT_S", 0.1)
+    with locked(tmp_path / "t.csv"):
+        with pytest.raises(OutputError, match="another merge holds it"), locked(tmp_path / "t.csv"):
+            pass
+        assert (tmp_path / ".t.csv.lock").exists()
+
+
+def test_what_fails_under_a_lock_keeps_its_error_and_lets_go(tmp_path):
+    for error in (OSError("disk"), TimeoutError("slow")):
+        with pytest.raises(type(error), match=str(error)), locked(tmp_path / "t.csv"):
+            raise error
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anything")

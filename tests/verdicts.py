@@ -48,7 +48,7 @@ def verdict(
         "accuracy": Accuracy(2.5e-3, 4.0e-3, 1e-3, posed.tokens * posed.model_dim, 0),
         "limits": {"rel_l2": 6e-3, "worst_row": 2.4e-2, "rel_l2_default": 5e-3}, "active_experts": 8,
         "tied": 2, "pool": {"stage1": 400, "stage2": 380}, "excluded": {"shared_memory": 90, "tile_k": 12},
-        "seconds": {"compile": 20.0, "check": 4.0, "screen": 6.0, "final": 3.0},
+        "seconds": {"compile": 20.0, "check": 4.0, "screen": 6.0, "finals": 3.0},
         "machine": dict(CPU_MACHINE if kernel == "cpu" else MACHINE), "identity": f"id-{posed.key}",
         "command": f"moetune sweep demo --tp {tp} --tokens {tokens} --kernel {kernel} --routing {routing}",
         "finished": "2026-01-02T03:04:05Z",

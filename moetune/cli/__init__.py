@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -45,11 +46,21 @@ for command in (sweep, merge, report, shapes):
 
 
 def main() -> None:
-    """Run the command line; an expected error is one line on stderr and its exit code."""
+    """Run the command line; an error is one line on stderr and its exit code, `--debug` anywhere shows more."""
+    debug = "--debug" in sys.argv
+    sys.argv = [sys.argv[0], *(word for word in sys.argv[1:] if word != "--debug")]
     try:
         app()
     except MoetuneError as error:
-        if "--debug" in sys.argv:
+        if debug:
             raise
         print(f"moetune: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read the output has left
+        sys.exit(1)
+    except Exception as error:
+        if debug:
+            raise
+        print(f"moetune: internal fault: {error!r}; --debug shows where, please report it", file=sys.stderr)
+        sys.exit(1)

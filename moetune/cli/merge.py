@@ -95,7 +95,9 @@ def _rendered(plan: Plan, form: str, dry_run: bool) -> str:
     elif not plan.changes:
         end = "nothing to change"
     else:
-        end = ("would write " if dry_run else "wrote ") + ", ".join(path.name for path in plan.changes)
+        first, *beside = plan.changes
+        names = [str(first.absolute()), *(path.name for path in beside)]
+        end = ("would write " if dry_run else "wrote ") + ", ".join(names)
     if form == "text":
         return "\n".join([*(_told(s) for s in merged.steps if s.action is not Action.ADDED), title, end])
     columns = ("action", "row", "held_us", "held_in", "input_us", "input", "why", "place", *HEADER[:KEYS], "cells")

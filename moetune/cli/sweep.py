@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import sys
+import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,10 +15,13 @@ import typer
 
 from moetune.cli.options import Form, Json, form_of, integers, split
 from moetune.errors import UsageError, nearest
+from moetune.search import SAMPLERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from moetune.bench import Effort
+    from moetune.board import Board, Tally
     from moetune.device.machine import Device
     from moetune.kernel import Kernel
     from moetune.live import LiveView
@@ -24,10 +29,8 @@ if TYPE_CHECKING:
     from moetune.model.target import Target
     from moetune.plan import ProblemPlan
     from moetune.search import Known
-    from moetune.sweep import Order, Tally
-    from moetune.tuning import Effort
+    from moetune.sweep import Order
 
-_SAMPLERS = ("auto", "tpe", "gp", "random", "exhaustive")
 _COUPLINGS = ("none", "tile_m")
 
 
@@ -37,13 +40,15 @@ def sweep(
     tokens: Annotated[str, typer.Option(help="Token buckets, e.g. 1-256,1024 (default: the shape's).")] = "",
     kernel: Annotated[list[str] | None, typer.Option(help="Kernels (default: those of the shape's formats).")] = None,
     trials: Annotated[int, typer.Option(help="Trials per problem and stage.", min=1)] = 100,
-    minutes: Annotated[float | None, typer.Option(help="Stop searching after this long in all.", min=0.01)] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Search this long in all; finals come on top.", min=0.01)
+    ] = None,
     sampler: Annotated[str, typer.Option(help="auto, tpe, gp, random or exhaustive.")] = "auto",
     seed: Annotated[int, typer.Option(help="Random seed of operands, routing and search.", min=0)] = 0,
     start_from: Annotated[
         list[Path] | None, typer.Option(help="A table or ledger whose configs are tried first.")
     ] = None,
-    routing: Annotated[list[str] | None, typer.Option(help="uniform, balanced, zipf:1.2.")] = None,
+    routing: Annotated[list[str] | None, typer.Option(help="uniform, balanced, zipf:1.2 or hot:0.5.")] = None,
     couple: Annotated[str, typer.Option(help="none, or tile_m: both stages get one tile_m.")] = "none",
     gpus: Annotated[str, typer.Option(help="GPU numbers, e.g. 0,1 (default: visible and idle).")] = "",
     out: Annotated[Path | None, typer.Option(help="Output folder (default: moetune-out/<machine>).")] = None,
@@ -66,26 +71,29 @@ def sweep(
       moetune sweep qwen3.5-397b-a17b --tp 1,2,4 --kernel bf16,a8w4
       moetune sweep demo --dry-run --target sm_90
     """
+    from moetune.bench import Effort
     from moetune.catalog import load_shape
     from moetune.choosing import (
         choose_devices,
         choose_kernels,
         choose_problems,
         default_out,
+        digest,
         known_configs,
+        on_cpu,
         the_cpu,
         visible_devices,
     )
     from moetune.device.machine import target_for
     from moetune.model.routing import Routing
     from moetune.targets import load_target
-    from moetune.tuning import Effort
 
-    for option, value, known in (("--sampler", sampler, _SAMPLERS), ("--couple", couple, _COUPLINGS)):
-        if value not in known:
-            raise UsageError(f"{option} {value!r}: {nearest(value, known)}")
+    for option, value, names in (("--sampler", sampler, SAMPLERS), ("--couple", couple, _COUPLINGS)):
+        if value not in names:
+            raise UsageError(f"{option} {value!r}: {nearest(value, names)}")
     if target and not dry_run:
         raise UsageError("--target: only a plan can be made for a GPU that is not here; add --dry-run")
+    form = form_of(form, json)
     shapes = [load_shape(name) for name in shape]
     routings = [Routing.parse(text) for text in split(routing)] or [Routing()]
     wanted = split(kernel)
@@ -94,16 +102,19 @@ def sweep(
     if target:
         plan_for = load_target(target)
     else:
-        devices = [] if wanted == ["cpu"] else choose_devices(visible_devices(Path("/dev/null")), gpus)
+        if on_cpu(wanted) and gpus:
+            raise UsageError(f"--gpus {gpus!r}: {', '.join(wanted)} runs on the CPU")
+        devices = [] if on_cpu(wanted) else choose_devices(visible_devices(), gpus, busy=dry_run)
         devices = devices or the_cpu()
         plan_for = target_for(devices[0])
     kernels = choose_kernels(wanted, shapes, plan_for)
-    problems, left_out = choose_problems(shape, tps, buckets, routings, kernels, plan_for)
+    problems, left_out = choose_problems(shape, tps, buckets, routings, kernels, plan_for, named=bool(wanted))
     for line in left_out:
         print(f"left out: {line}", file=sys.stderr)
-    effort = Effort(trials, sampler, seed, couple)
+    known = known_configs(start_from or [])
+    effort = Effort(trials, sampler, seed, couple, digest(known))
     if dry_run:
-        _print_plan(problems, kernels, plan_for, effort, known_configs(start_from or []), form_of(form, json))
+        _print_plan(problems, kernels, plan_for, effort, known, form)
         return
     from moetune.device.compiling import DEADLINE_S as COMPILE_S
     from moetune.device.lane import Deadlines
@@ -118,32 +129,54 @@ def sweep(
         effort=effort,
         minutes=minutes,
         fresh=fresh,
-        start_from=known_configs(start_from or []),
+        start_from=known,
         timer=timer,
         deadlines=Deadlines(attempt=deadline, first=deadline + COMPILE_S),
         command=("moetune", *sys.argv[1:]),
     )
-    _sweep(order, quiet)
+    _sweep(order, quiet, form)
 
 
-def _sweep(order: Order, quiet: bool) -> None:
-    from moetune.errors import MoetuneError
+def _sweep(order: Order, quiet: bool, form: str) -> None:
     from moetune.live import LiveView, duration
     from moetune.report.sheet import render
     from moetune.report.summary import summary_sheets
-    from moetune.sweep import failures, run
+    from moetune.sweep import run
 
-    with LiveView(quiet) as view, ThreadPoolExecutor(1) as beside:
-        expected = beside.submit(_expected_s, order)
+    expected = _beside(lambda: _expected_s(order))
+    with LiveView(quiet) as view:
         view.log(_where(order))
         ended = run(order, _watcher(view, order, expected))
-        expected_s = expected.result()
-    print(render(summary_sheets(list(ended.verdicts)), "text"))
-    print(f"\n{len(ended.verdicts)} problems in {duration(ended.seconds)} (estimated {duration(expected_s)})")
-    print(f"ledger: {order.out}\nmerge:  moetune merge {order.out} --into tuned_grouped_fmoe.csv")
-    error: MoetuneError | None = failures(ended)
-    if error is not None:
-        raise error
+    if ended.verdicts:
+        expected_s = _result(expected)
+        print(render(summary_sheets(list(ended.verdicts)), form))
+        plan = "not estimated" if expected_s is None else f"estimated {duration(expected_s)}"
+        count = f"{len(ended.verdicts)} of {len(order.problems)} problems"
+        told = sys.stdout if form == "text" else sys.stderr
+        print(f"\n{count} in {duration(ended.seconds)} ({plan})\nledger: {order.out}", file=told)
+        merge = ["moetune", "merge", str(order.out), "--into", "tuned_grouped_fmoe.csv"]
+        print(f"merge:  {shlex.join(merge)}", file=told)
+    if ended.error is not None:
+        raise ended.error
+
+
+def _beside(plan: Callable[[], float]) -> Future[float]:
+    """Run a plan in a thread that nobody waits for."""
+    future: Future[float] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(plan())
+        except Exception as error:  # a plan that fails is no reason to lose a sweep
+            future.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return future
+
+
+def _result(expected: Future[float]) -> float | None:
+    """Return the estimate, or None where it is not made yet or failed."""
+    return expected.result() if expected.done() and expected.exception() is None else None
 
 
 def _expected_s(order: Order) -> float:
@@ -179,13 +212,14 @@ def _print_plan(
     sheets = []
     for title, rows in (
         ("Pools", pool_rows(plans)),
-        ("Excluded, by reason", exclusion_rows(plans)),
+        ("Why configs are excluded", exclusion_rows(plans)),
         ("First configs", first_rows(plans)),
     ):
         columns = tuple(rows[0]) if rows else ()
         sheets.append(Sheet(title, columns, tuple(tuple(row.values()) for row in rows)))
-    note = f"{len(plans)} problems on {target.name} ({target.arch}), {workers} compiling: about {duration(seconds)}"
-    sheets[0] = dataclasses.replace(sheets[0], notes=(note, "nothing was compiled or written"))
+    where = f"{target.name} ({target.arch}), {workers} compiling"
+    note = f"{len(plans)} problems on {where}: about {duration(seconds)}; nothing was compiled or written"
+    sheets[-1] = dataclasses.replace(sheets[-1], notes=(note,))
     print(render([s for s in sheets if s.columns], form))
 
 
@@ -198,18 +232,15 @@ def _where(order: Order) -> str:
     return f"tuning {kernels} on {names} ({device.product}), ledger in {order.out}"
 
 
-def _watcher(view: LiveView, order: Order, expected: Future[float]) -> Callable[..., None]:
-    from moetune.live import Current, Progress
+def _watcher(view: LiveView, order: Order, expected: Future[float]) -> Callable[[Board, int], None]:
+    from moetune.live import Progress
 
     shown: set[str] = set()
     greeted: list[bool] = []
 
-    def watch(board: object) -> None:
-        from moetune.sweep import Board
-
-        assert isinstance(board, Board)
+    def watch(board: Board, compiled: int) -> None:
         with board:
-            tally: Tally = board.tally
+            tally = board.tally
             verdicts = [v for key, v in board.verdicts.items() if key not in shown]
             warnings = list(tally.warnings)
             tally.warnings.clear()
@@ -217,17 +248,15 @@ def _watcher(view: LiveView, order: Order, expected: Future[float]) -> Callable[
             progress = Progress(
                 problems_done=tally.done,
                 problems_total=tally.total,
-                current=tuple(
-                    Current(*facts, gpu=name if len(order.devices) > 1 else "") for name, facts in tally.current.items()
-                ),
-                compiled=tally.compiled,
+                current=tuple(tally.current.values()),
+                compiled=compiled,
                 timed=tally.timed,
                 elapsed_s=elapsed_s,
-                compile_rate=tally.compiled / max(elapsed_s, 1e-9),
+                compile_rate=compiled / max(elapsed_s, 1e-9),
                 time_rate=tally.timed / max(elapsed_s, 1e-9),
                 census=dict(tally.census),
                 eta_s=_left_s(tally, elapsed_s, expected),
-                recent=tuple(tally.notes[-3:]),
+                recent=tuple(tally.notes),
                 gpus=", ".join(f"{d.name} {d.product}" for d in order.devices),
             )
             if tally.kept and not greeted:
@@ -244,8 +273,8 @@ def _watcher(view: LiveView, order: Order, expected: Future[float]) -> Callable[
 
 
 def _left_s(tally: Tally, elapsed_s: float, expected: Future[float]) -> float | None:
-    """Return the time left: by the problems done, before the first is by the plan, None while that is made."""
+    """Return the time left: by the problems done, before the first is by the plan; None where neither tells."""
     if tally.done:
         return elapsed_s / tally.done * (tally.total - tally.done)
-    left_s = expected.result() - elapsed_s if expected.done() else 0.0
-    return left_s if left_s > 0 else None
+    plan_s = _result(expected)
+    return plan_s - elapsed_s if plan_s is not None and plan_s > elapsed_s else None

@@ -22,15 +22,16 @@ class Facts:
 class Prepared:
     """A problem loaded: how wrong its default is, the limits that follow, and what the routing drew.
 
-    `fault` says why the default cannot be trusted. `limits` and `accuracy` are by stage (1, 2, 3: the layer).
+    `fault` says why the default cannot be trusted. `limits` are by stage (1, 2, LAYER), `ids_digest` is a hash of the
+    expert ids drawn.
     """
 
-    accuracy: dict[int, Accuracy]
     limits: dict[int, dict[str, float]]
     rows_per_expert: tuple[int, ...]
     quantise_us: float | None
     seconds: float
     fault: str = ""
+    ids_digest: str = ""
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,3 @@ class Arena:
                 tail = span.buffer[span.guard + span.size // 8 * 8 : span.guard + span.size]
                 sums.append(body.sum() + tail.sum())
         return tuple(torch.stack(sums).tolist()) if sums else ()
-
-    def release(self) -> None:
-        """Forget every tensor."""
-        self._spans.clear()

@@ -8,28 +8,27 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from moetune.device.accuracy import compare, fault
-from moetune.device.loaded import LAYER, Loaded, bits_of, same_bits
+from moetune.device.loaded import Loaded, bits_of, same_bits
+from moetune.kernel import LAYER
 from moetune.model.config import Config
 from moetune.model.routing import Routing
 from moetune.model.trial import Accuracy, Outcome
 
 VERIFY_SEED = 101
-"""Added to the random seed for the draws of the last check."""
+"""Added to the random seed for the draws of the last check, so that none repeats a calibration's."""
 
 
 def check(loaded: Loaded, stage: int, config: Config) -> tuple[Outcome, str, Accuracy | None]:
     """Check one config of a stage on poisoned outputs, twice; return its outcome, the reason and its accuracy.
 
-    An output that is not finite is run once more with zeros in the guard zones: if that changes it, the config
+    What it writes beside its outputs is for the caller to ask (`Loaded.damage`), once it has also been timed. An
+    output that is not finite is run once more with zeros in the guard zones: if that changes it, the config
     reads outside its operands.
     """
     seen = stage or LAYER
     loaded.restore(stage)
     loaded.code.sort(loaded.operands, config)
     first = _fresh_run(loaded, stage, seen, config)
-    damage = loaded.damage(stage)
-    if damage:
-        return Outcome.OUT_OF_BOUNDS, damage, None
     accuracy = compare(loaded.code.decode(seen, loaded.operands), loaded.references[seen], loaded.default_outputs[seen])
     wrong = fault(accuracy, loaded.limits[seen])
     if accuracy.nonfinite:
@@ -50,8 +49,15 @@ def _fresh_run(loaded: Loaded, stage: int, seen: int, config: Config) -> list[Te
     return [bits.clone() for bits in bits_of(loaded.code.outputs(seen, loaded.operands))]
 
 
+class Damage(Exception):
+    """A finalist wrote beside its outputs: the operands can no longer be trusted."""
+
+
 def check_layer(loaded: Loaded, pair: Sequence[Config]) -> tuple[Accuracy, str]:
-    """Run a whole layer twice on poisoned outputs; return its accuracy and why it is wrong, if it is."""
+    """Run a whole layer twice on poisoned outputs; return its accuracy and why it is wrong, if it is.
+
+    Raises Damage where it writes beside its outputs.
+    """
     runs = []
     for _ in range(2):
         loaded.poison(*loaded.stages)
@@ -62,26 +68,33 @@ def check_layer(loaded: Loaded, pair: Sequence[Config]) -> tuple[Accuracy, str]:
     wrong = fault(accuracy, loaded.limits[LAYER]) or ""
     if not wrong and not same_bits(*runs):
         wrong = "two runs of the layer differ"
-    return accuracy, loaded.damage(LAYER) or wrong
+    refuse_damage(loaded, LAYER)
+    return accuracy, wrong
 
 
-def verify(loaded: Loaded, pair: Sequence[Config]) -> tuple[Accuracy, str]:
-    """Check a pair on other draws: a second seed, both ends of the bucket, one hot expert among empty ones.
+def refuse_damage(loaded: Loaded, stage: int) -> None:
+    """Raise Damage where a stage has written beside its outputs."""
+    damage = loaded.damage(stage)
+    if damage:
+        raise Damage(damage)
 
-    Returns the worst accuracy seen, and why the pair is wrong, if it is.
+
+def verify(loaded: Loaded, pairs: Sequence[Sequence[Config]]) -> list[str]:
+    """Check pairs on other draws: a second seed, both ends of the bucket, one hot expert among empty ones.
+
+    Returns for each pair why it is wrong, or nothing. Raises Damage where one writes beside its outputs.
     """
     problem = loaded.problem
     counts = dict.fromkeys((problem.tokens, problem.tokens // 2 + 1, problem.tokens - 1))
     variants = [(dataclasses.replace(problem, tokens=n), f"{n} tokens") for n in counts if n > 0]
     variants.append((dataclasses.replace(problem, routing=Routing("hot", 0.5)), "hot routing"))
-    seen: list[Accuracy] = []
+    reasons = [""] * len(pairs)
     for number, (variant, name) in enumerate(variants):
         other = loaded.variant(variant, loaded.seed + VERIFY_SEED + number)
         other.take_default()
-        accuracy, wrong = check_layer(other, pair)
-        if not wrong and loaded.arena.checksum() != loaded.checksum:
-            wrong = "writes into its operands (their checksum changed)"
-        if wrong:
-            return accuracy, f"wrong on another draw ({name}): {wrong}"
-        seen.append(accuracy)
-    return max(seen, key=lambda a: a.rel_l2), ""
+        for index, pair in enumerate(pairs):
+            wrong = check_layer(other, pair)[1]
+            refuse_damage(loaded, LAYER)
+            if wrong and not reasons[index]:
+                reasons[index] = f"wrong on another draw ({name}): {wrong}"
+    return reasons

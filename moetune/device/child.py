@@ -31,6 +31,14 @@ class ChildError(Exception):
     """The call raised in the child, which lives on; the message is the first line of the error."""
 
 
+class Stopped(Exception):
+    """The sweep is being stopped; what was under way was given up."""
+
+
+LOST = (ChildDied, ChildTimeout, ChildError)
+"""All the ways in which a call fails without an answer."""
+
+
 class Child:
     """Runs `module:Class` in a new process; its output goes to `log`. Every call has a deadline.
 

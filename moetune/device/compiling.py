@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
 import time
 from collections import deque
 from collections.abc import Hashable, Iterable, Mapping
-from concurrent.futures import CancelledError, Future, TimeoutError
+from concurrent.futures import BrokenExecutor, CancelledError, Future, TimeoutError, wait
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -16,12 +17,13 @@ from typing import Any
 
 from pebble import ProcessExpired, ProcessPool
 
-from moetune.device.child import die_with_parent, first_line
+from moetune.device.child import Stopped, die_with_parent, first_line
 from moetune.model.config import Config
 from moetune.model.problem import Problem
 from moetune.model.target import Target
 from moetune.model.trial import Outcome, Resources
 
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 DEADLINE_S = 120.0
 """The longest one candidate may compile."""
 
@@ -66,10 +68,9 @@ def compile_job(job: Job) -> Compiled:
         code = _LOADED.get(job.implementation) or load_implementation(job.implementation)
         _LOADED[job.implementation] = code
         resources = code.compile(job.stage, job.config, job.problem, job.target)
-    except OSError as error:
-        return Compiled(Outcome.COMPILE_ERROR, first_line(error), disk=True)
     except Exception as error:  # a compiler may fail in any way
-        return Compiled(Outcome.COMPILE_ERROR, first_line(error), seconds=time.perf_counter() - begun)
+        disk = isinstance(error, OSError) and error.errno in _DISK
+        return Compiled(Outcome.COMPILE_ERROR, first_line(error), seconds=time.perf_counter() - begun, disk=disk)
     seconds = time.perf_counter() - begun
     if resources.shared_bytes > job.target.shared_bytes > 0:
         reason = f"shared memory {resources.shared_bytes:,} of {job.target.shared_bytes:,} bytes"
@@ -144,24 +145,31 @@ class CompilePool:
             if job.key not in self._jobs:
                 self._schedule(job)
 
+    def result(self, future: Future[Compiled]) -> Compiled:
+        """Wait for a compilation; a hang or an abort of its process becomes data. Raises Stopped once closed."""
+        while not future.done():
+            if self._closed:  # the pool forgets the futures of tasks that it kills
+                raise Stopped
+            wait([future], timeout=0.2)
+        try:
+            return future.result()
+        except TimeoutError:
+            return Compiled(Outcome.TIMEOUT, "the compiler did not end within its deadline and was killed")
+        except ProcessExpired as error:
+            if self._closed:
+                raise Stopped from error
+            code = error.exitcode
+            how = signal.Signals(-code).name if isinstance(code, int) and code < 0 else f"status {code}"
+            return Compiled(Outcome.COMPILE_ERROR, f"the compiler's process ended ({how})")
+        except (CancelledError, BrokenExecutor) as error:
+            raise Stopped from error
+
     def close(self) -> None:
-        """Stop every worker at once."""
+        """Stop every worker at once; whoever waits for a result gets Stopped."""
         with self._lock:
+            if self._closed:
+                return
             self._closed = True
             self._backlog.clear()
         self._pool.stop()
         self._pool.join()
-
-
-def compiled_result(future: Future[Compiled]) -> Compiled:
-    """Wait for a compilation; a hang or an abort of its process becomes data."""
-    try:
-        return future.result()
-    except TimeoutError:
-        return Compiled(Outcome.TIMEOUT, "the compiler did not end within its deadline and was killed")
-    except ProcessExpired as error:
-        code = error.exitcode
-        how = signal.Signals(-code).name if isinstance(code, int) and code < 0 else f"status {code}"
-        return Compiled(Outcome.COMPILE_ERROR, f"the compiler's process ended ({how})")
-    except CancelledError:
-        return Compiled(Outcome.COMPILE_ERROR, "cancelled")

@@ -9,29 +9,30 @@ from pathlib import Path
 from typing import Any
 
 from moetune.device.answers import Attempt, Facts, Prepared, Run
-from moetune.device.child import Child, ChildDied, ChildError, ChildTimeout
+from moetune.device.child import LOST, Child, ChildDied, ChildError, ChildTimeout, Stopped
 from moetune.device.machine import Device, sm_clock_mhz
 from moetune.errors import MachineError
 from moetune.model.config import Config
+from moetune.model.policy import Policy
 from moetune.model.problem import Problem
-from moetune.model.trial import Accuracy, Outcome, Phase, Timing
+from moetune.model.trial import Outcome, Phase, Timing
 
 WORKER = "moetune.device.worker:Worker"
 
 
 @dataclass(frozen=True)
 class Deadlines:
-    """The longest each call may take, in seconds; `first` is for a candidate that compiles at its launch."""
+    """The longest each call may take, in seconds; `first` is for a candidate that compiles at its launch.
+
+    Far above what a working device takes (importing torch 10 s, the largest problem 20 s), so that only a hang ends
+    by them.
+    """
 
     start: float = 180.0
     prepare: float = 300.0
     attempt: float = 20.0
     first: float = 140.0
     final: float = 300.0
-
-
-class Stopped(Exception):
-    """The sweep is being stopped; the call under way was given up."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,18 @@ class Lane:
     """Drives the worker of one device from one thread; a lost worker is replaced before the next call."""
 
     def __init__(
-        self, device: Device, log: Path, environment: Mapping[str, str], *, timer: str, deadlines: Deadlines
+        self,
+        device: Device,
+        log: Path,
+        environment: Mapping[str, str],
+        *,
+        timer: str,
+        policy: Policy,
+        deadlines: Deadlines,
     ) -> None:
         self.device = device
         self.deadlines = deadlines
-        self.restarts = 0
+        self._policy = policy
         self._log = log
         self._environment = environment
         self._timer = timer
@@ -65,7 +73,7 @@ class Lane:
         self._kernel, self._measure, self._load = kernel, measure_rates, None
         try:
             return self._start()
-        except (ChildDied, ChildTimeout, ChildError) as error:
+        except LOST as error:
             self._check_stop()
             raise MachineError(
                 f"{self.device.name} ({self.device.product}): the worker does not start: {error}; see {self._log}"
@@ -80,6 +88,7 @@ class Lane:
             self._kernel,
             self.device.name,
             self._timer,
+            self._policy,
             self._measure,
             timeout_s=self.deadlines.start,
         )
@@ -121,16 +130,15 @@ class Lane:
 
     def _ready(self) -> None:
         """Replace a lost worker, check that the device answers, and load the problem again."""
-        for trial in (1, 2):
+        for again in (True, False):
             if self._child is not None:
                 return
-            self.restarts += 1
             try:
                 self._start()
                 self._prepare()
-            except (ChildDied, ChildTimeout, ChildError) as error:
+            except LOST as error:
                 self.lose()
-                if trial == 2:
+                if not again:
                     raise MachineError(
                         f"{self.device.name} ({self.device.product}) does not come back after a fault: {error}; "
                         f"see {self._log}, then run the same command again to resume"
@@ -151,28 +159,36 @@ class Lane:
         return attempt
 
     def stage_final(self, stage: int, configs: Sequence[Config]) -> list[Timing]:
-        """Re-time configs of a stage, interleaved."""
-        self._ready()
-        timings: list[Timing] = self._call("stage_final", stage, list(configs), timeout_s=self.deadlines.final)
+        """Re-time configs of a stage, interleaved; raise one of LOST, after which the worker is replaced."""
+        timings: list[Timing] = self._final("stage_final", stage, list(configs))
         return timings
 
     def pair_final(self, pairs: Sequence[Sequence[Config]]) -> list[Run]:
-        """Time and check whole layers, interleaved."""
-        self._ready()
-        runs: list[Run] = self._call("pair_final", list(pairs), timeout_s=self.deadlines.final)
+        """Time and check whole layers, interleaved; raise one of LOST, after which the worker is replaced."""
+        runs: list[Run] = self._final("pair_final", list(pairs))
         return runs
 
-    def verify(self, pair: Sequence[Config]) -> tuple[Accuracy, str]:
-        """Check a pair on other draws."""
+    def verify(self, pairs: Sequence[Sequence[Config]]) -> list[str]:
+        """Check pairs on other draws; raise one of LOST, after which the worker is replaced."""
+        reasons: list[str] = self._final("verify", list(pairs))
+        return reasons
+
+    def _final(self, method: str, *arguments: Any) -> Any:
         self._ready()
-        found: tuple[Accuracy, str] = self._call("verify", list(pair), timeout_s=self.deadlines.final)
-        return found
+        try:
+            return self._call(method, *arguments, timeout_s=self.deadlines.final)
+        except ChildError:
+            self.lose()  # the device may be left in any state
+            raise
 
     def compiled(self) -> int:
-        """Return how many binaries the worker had to compile itself."""
+        """Return how many binaries the worker had to compile itself since last asked; 0 where it is lost."""
         if self._child is None:
             return 0
-        return int(self._call("compiled", timeout_s=self.deadlines.attempt))
+        try:
+            return int(self._call("compiled", timeout_s=self.deadlines.attempt))
+        except LOST:
+            return 0
 
     def clock_mhz(self) -> int | None:
         """Return the SM clock now, where NVML tells it."""

@@ -10,13 +10,10 @@ from torch import Tensor
 
 from moetune.device.accuracy import calibrate, compare, default_fault
 from moetune.device.arena import POISON, Arena
-from moetune.kernel import BOTH, Implementation, Kernel, Operands
+from moetune.kernel import BOTH, LAYER, Implementation, Kernel, Operands
 from moetune.model.config import Config
 from moetune.model.problem import Problem
 from moetune.model.trial import Accuracy
-
-LAYER = 3
-"""The stage number of the whole layer, combine included."""
 
 SEEDS = 3
 """How many draws the default's error is taken over."""

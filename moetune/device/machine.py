@@ -11,7 +11,7 @@ from typing import Any
 from moetune.model.target import Target
 
 BUSY_BYTES = 2 << 30
-"""A GPU on which others hold more memory than this is not idle."""
+"""A GPU on which others hold more memory than this is not idle: more than a desktop and a few idle contexts take."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,6 @@ class Device:
     shared_bytes: int
     l2_bytes: int
     used_bytes: int
-    total_bytes: int
 
     @property
     def idle(self) -> bool:
@@ -45,9 +44,12 @@ def has_gpu() -> bool:
 
 def cpu_device() -> Device:
     """Describe the CPU as a device."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Device("cpu", cpu_product(), "cpu", "cpu", cores, 1, 0, last_level_cache_bytes(), 0, memory)
+    return Device("cpu", cpu_product(), "cpu", "cpu", usable_cores(), 1, 0, last_level_cache_bytes(), 0)
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_product() -> str:
@@ -95,13 +97,12 @@ class Probe:
                     shared_bytes=shared,
                     l2_bytes=facts.L2_cache_size,
                     used_bytes=total - free - torch.cuda.memory_reserved(index) - _CONTEXT_BYTES,
-                    total_bytes=total,
                 )
             )
         return found
 
 
-_CONTEXT_BYTES = 600 << 20  # what this process's own CUDA context takes
+_CONTEXT_BYTES = 600 << 20  # what this process's own context takes at most, so that it does not count as used
 
 
 def target_for(device: Device) -> Target:
@@ -148,7 +149,6 @@ def software() -> dict[str, Any]:
         "torch": torch.__version__,
         "triton": triton,
         "runtime": torch.version.hip or torch.version.cuda or "",
-        "fp_fusion": os.environ.get("TRITON_DEFAULT_FP_FUSION", "1"),
         "driver": "",
     }
     version = Path("/sys/module/nvidia/version")

@@ -12,7 +12,9 @@ import torch
 from moetune.model.trial import Timing
 
 FLUSH_BYTES = 256 << 20
-"""Read before every sample, at least; written lines would be written back inside the timed span."""
+"""Read before every sample, at least (twice that on ROCm, whose last-level cache torch does not report).
+
+It is read, not written: written lines would be written back inside the timed span."""
 
 CPU_FLUSH_BYTES = 64 << 20
 """The most a CPU timer reads: larger last-level caches are shared with other work anyway."""
@@ -43,7 +45,7 @@ class GraphTimer:
 
     def __init__(self, device: torch.device) -> None:
         l2 = torch.cuda.get_device_properties(device).L2_cache_size
-        size = max(FLUSH_BYTES, 2 * l2)
+        size = max(FLUSH_BYTES * (2 if torch.version.hip else 1), 2 * l2)
         self.policy = {"cache": "cold", "replay": "graph", "flush_bytes": size, "statistic": "median"}
         self._flush = torch.ones(size // 4, dtype=torch.float32, device=device)
         self._sum = torch.empty((), dtype=torch.float32, device=device)

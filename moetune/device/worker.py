@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -11,34 +12,31 @@ from typing import Any
 import torch
 
 from moetune.device.answers import Attempt, Facts, Prepared, Run
-from moetune.device.checking import check, check_layer, verify
+from moetune.device.checking import check, check_layer, refuse_damage, verify
 from moetune.device.child import first_line
 from moetune.device.loaded import Loaded, default_reason, load
 from moetune.device.machine import software
 from moetune.device.timing import Timer, make_timer, timing_of
-from moetune.kernel import load_implementation, load_kernel
+from moetune.kernel import LAYER, load_implementation, load_kernel
 from moetune.model.config import Config
+from moetune.model.policy import Policy
 from moetune.model.problem import Problem
-from moetune.model.trial import Accuracy, Outcome, Phase, Timing
-
-SCREEN_SAMPLES = (5, 16)
-SCREEN_US = 12_000.0
-"""A screen takes as many samples, between the least and the most, as fit this time, flushes included."""
-
-FINAL_ROUNDS = (8, 40)
-FINAL_US = 150_000.0
-"""The time a final may take for each finalist, likewise."""
-
-PROBE_SAMPLES = 3
-"""The samples after which a hopeless candidate is dropped."""
+from moetune.model.trial import Outcome, Phase, Timing
 
 
 class Worker:
     """Holds the operands of one problem on one device, and answers the driver's calls."""
 
-    _loaded: Loaded
+    def __init__(self) -> None:
+        self._problem: Loaded | None = None
+        self._compiled = 0
 
-    def start(self, kernel: str, device: str, timer: str, measure_rates: bool) -> Facts:
+    @property
+    def _loaded(self) -> Loaded:
+        assert self._problem is not None, "prepare comes first"
+        return self._problem
+
+    def start(self, kernel: str, device: str, timer: str, policy: Policy, measure_rates: bool) -> Facts:
         """Load a kernel's implementation and the timer; the first call."""
         self._kernel = load_kernel(kernel)
         self._code = load_implementation(self._kernel.implementation)
@@ -47,7 +45,7 @@ class Worker:
             torch.cuda.set_device(self._device)
             torch.ones(1 << 20, device=self._device).sum().item()  # the device answers, after a fault too
         self._timer: Timer = make_timer(timer, self._device)
-        self._compiled = 0
+        self._policy = policy
         _count_compilations(self._on_compile)
         empty = torch.zeros(1, device=self._device)
         nothing = self._timer.capture(lambda: empty.zero_(), "empty")
@@ -59,28 +57,29 @@ class Worker:
         self._compiled += 1
 
     def compiled(self) -> int:
-        """Return how many binaries this worker had to compile itself."""
-        return self._compiled
+        """Return how many binaries this worker had to compile itself since last asked."""
+        count, self._compiled = self._compiled, 0
+        return count
 
     def prepare(self, problem: Problem, seed: int, defaults: Sequence[Config], tile_rows: int) -> Prepared:
         """Draw operands, run the default over several seeds, and derive the accuracy limits."""
         begun = time.perf_counter()
-        self.__dict__.pop("_loaded", None)  # the last problem's memory, before this one takes its own
+        self._problem = None  # gives the last problem's memory back, before this one takes its own
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
-        loaded = self._loaded = load(self._kernel, self._code, self._device, problem, seed, tile_rows, defaults)
+        loaded = self._problem = load(self._kernel, self._code, self._device, problem, seed, tile_rows, defaults)
         counts = torch.bincount(loaded.operands.ids.flatten().long().cpu(), minlength=problem.experts)
         quantise_us = None
         if self._code.quantise(loaded.operands):
             replay = self._timer.capture(lambda: self._code.quantise(loaded.operands), "quantise")
             quantise_us = round(statistics.median(self._timer.run([replay] * 9)), 3)
         return Prepared(
-            accuracy={stage: loaded.accuracy[stage][0] for stage in loaded.stages},
             limits=loaded.limits,
             rows_per_expert=tuple(counts.tolist()),
             quantise_us=quantise_us,
             seconds=time.perf_counter() - begun,
             fault=default_reason(loaded),
+            ids_digest=hashlib.sha256(loaded.operands.ids.cpu().numpy().tobytes()).hexdigest()[:16],
         )
 
     def attempt(self, stage: int, config: Config, give_up_us: float | None) -> Attempt:
@@ -91,14 +90,16 @@ class Worker:
         try:
             outcome, reason, accuracy = check(self._loaded, stage, config)
             seconds["check"] = time.perf_counter() - begun
-            if outcome is not Outcome.OK:
-                lost = outcome is Outcome.OUT_OF_BOUNDS  # operands or guards may be damaged
-                return Attempt(phase, outcome, reason, accuracy, None, seconds, lost)
-            phase = Phase.SCREEN
-            begun = time.perf_counter()
-            timing = self._screen(stage, config, give_up_us)
-            seconds["time"] = time.perf_counter() - begun
-            return Attempt(phase, Outcome.OK, "", accuracy, timing, seconds)
+            timing = None
+            if outcome is Outcome.OK:
+                phase = Phase.SCREEN
+                begun = time.perf_counter()
+                timing = self._screen(stage, config, give_up_us)
+                seconds["screen"] = time.perf_counter() - begun
+            damage = self._loaded.damage(stage)
+            if damage:
+                return Attempt(phase, Outcome.OUT_OF_BOUNDS, damage, accuracy, None, seconds, lost=True)
+            return Attempt(phase, outcome, reason, accuracy, timing, seconds)
         except Exception as error:  # a candidate may fail in any way
             lost = not self._alive()
             return Attempt(phase, _classify(error), first_line(error), accuracy, None, seconds, lost)
@@ -118,28 +119,31 @@ class Worker:
     def _screen(self, stage: int, config: Config, give_up_us: float | None) -> Timing:
         replay = self._capture(stage, config, f"stage {stage}")
         begun = time.perf_counter()
-        samples = self._timer.run([replay] * (PROBE_SAMPLES + 1))[1:]  # the first replay uploads the graph
-        each_us = (time.perf_counter() - begun) * 1e6 / (PROBE_SAMPLES + 1)
+        probe = self._policy.probe_samples
+        samples = self._timer.run([replay] * (probe + 1))[1:]  # the first replay uploads the graph
+        each_us = (time.perf_counter() - begun) * 1e6 / (probe + 1)
         if give_up_us is not None and statistics.median(samples) > give_up_us:
             return timing_of(samples, dropped=True)
-        low, high = SCREEN_SAMPLES
-        wanted = max(low, min(high, int(SCREEN_US / max(each_us, 1.0))))
+        low, high = self._policy.screen_samples
+        wanted = max(low, min(high, int(self._policy.screen_us / max(each_us, 1.0))))
         return timing_of(samples + self._timer.run([replay] * (wanted - len(samples))))
 
     def stage_final(self, stage: int, configs: Sequence[Config]) -> list[Timing]:
-        """Re-time configs of one stage, interleaved; all have passed `attempt`."""
+        """Re-time configs of one stage, interleaved; all have passed `attempt` before."""
         self._loaded.restore(stage)
         self._code.sort(self._loaded.operands, *configs)
         for config in configs:
             self._loaded.run(stage, config)
-        return self._interleave([self._capture(stage, config, f"stage {stage} final") for config in configs])
+        timings = self._interleave([self._capture(stage, config, f"stage {stage} final") for config in configs])
+        refuse_damage(self._loaded, stage)
+        return timings
 
     def _interleave(self, replays: list[Any]) -> list[Timing]:
         begun = time.perf_counter()
         self._timer.run(replays)  # uploads the graphs, and says how long a round takes
         round_us = (time.perf_counter() - begun) * 1e6
-        low, high = FINAL_ROUNDS
-        rounds = max(low, min(high, int(FINAL_US * len(replays) / max(round_us, 1.0))))
+        low, high = self._policy.final_rounds
+        rounds = max(low, min(high, int(self._policy.final_us * len(replays) / max(round_us, 1.0))))
         samples: list[list[float]] = [[] for _ in replays]
         for number in range(rounds):
             order = range(len(replays)) if number % 2 == 0 else range(len(replays) - 1, -1, -1)
@@ -155,14 +159,15 @@ class Worker:
             for pair in pairs
         ])  # fmt: skip
         after = [check_layer(self._loaded, pair) for pair in pairs]
+        refuse_damage(self._loaded, LAYER)
         return [
             Run(timing, late[0], early[1] or late[1])
             for timing, early, late in zip(timings, before, after, strict=True)
         ]
 
-    def verify(self, pair: Sequence[Config]) -> tuple[Accuracy, str]:
-        """Check a pair on other draws of activations, routing and tokens."""
-        return verify(self._loaded, pair)
+    def verify(self, pairs: Sequence[Sequence[Config]]) -> list[str]:
+        """Check pairs on other draws of activations, routing and tokens; return why each is wrong, or nothing."""
+        return verify(self._loaded, pairs)
 
     def _alive(self) -> bool:
         if self._device.type != "cuda":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -121,7 +122,7 @@ class Trial:
             identity=data.get("identity", ""),
             resources=Resources(**data["resources"]) if "resources" in data else None,
             accuracy=Accuracy(**data["accuracy"]) if "accuracy" in data else None,
-            timing=Timing(**data["timing"]) if "timing" in data else None,
+            timing=_timed(data["timing"]) if "timing" in data else None,
             seconds=data.get("seconds", {}),
         )
 
@@ -190,7 +191,9 @@ class Verdict:
     alone, `default_stage_us` the default's. `quantise_us` is what quantising x takes, counted nowhere else.
     `padded_floor_us` counts the rows that the winner's tiles compute. `decision` failed leaves the rest empty and
     says why in `reason`. `search` is the effort spent (trials, sampler, seed, coupling). `limits` holds the
-    accuracy limits applied (`rel_l2`, `worst_row`, `rel_l2_default`), `tied` how many pairs lie in the spread.
+    accuracy limits applied (`rel_l2`, `worst_row`, `rel_l2_default`). `tied` is how many pairs lie in the spread,
+    `routing` a hash of the expert ids drawn and the most rows an expert got. `complete` is False where a time limit
+    cut the search short.
     """
 
     problem: str
@@ -215,6 +218,7 @@ class Verdict:
     operations: int = 0
     bytes: int = 0
     active_experts: int = 0
+    routing: dict[str, Any] = field(default_factory=dict)
     accuracy: Accuracy | None = None
     limits: dict[str, float] = field(default_factory=dict)
     tied: int = 0
@@ -224,6 +228,7 @@ class Verdict:
     machine: dict[str, Any] = field(default_factory=dict)
     search: dict[str, Any] = field(default_factory=dict)
     identity: str = ""
+    complete: bool = True
     command: str = ""
     finished: str = ""
 
@@ -237,7 +242,7 @@ class Verdict:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Verdict:
-        """Read the ledger's form."""
+        """Read the ledger's form; raise KeyError, TypeError or ValueError where it does not fit."""
         known = {k: v for k, v in data.items() if k in cls.__dataclass_fields__}
         for name in ("config1", "config2", "default1", "default2"):
             if known.get(name) is not None:
@@ -245,6 +250,27 @@ class Verdict:
         known["decision"] = Decision(known["decision"])
         for name in ("stage_us", "default_stage_us"):
             known[name] = tuple(known.get(name, ()))
+        for name in (name for name in known if name.endswith("us")):
+            if known[name] is None and cls.__dataclass_fields__[name].default is None:
+                continue
+            for us in known[name] if isinstance(known[name], tuple) else (known[name],):
+                if _finite(name, us) < 0:
+                    raise ValueError(f"{name} {us} is negative")
         if known.get("accuracy"):
             known["accuracy"] = Accuracy(**known["accuracy"])
         return cls(**known)
+
+
+def _timed(data: dict[str, Any]) -> Timing:
+    """Return a trial's timing; raise ValueError where it is none."""
+    timing = Timing(**data)
+    if _finite("median_us", timing.median_us) <= 0 or _finite("spread_us", timing.spread_us) < 0 or timing.samples < 1:
+        raise ValueError(f"{timing} is no timing")
+    return timing
+
+
+def _finite(name: str, value: object) -> float:
+    """Return a finite number as it is; raise ValueError on anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{name} {value!r} is no finite number")
+    return value

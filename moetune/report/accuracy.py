@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from moetune.model.trial import Decision, Verdict
-from moetune.report.rows import order, row_of
+from moetune.report.rows import WHERE, order, row_of, shared, title_of
 from moetune.report.sheet import Cell, Sheet
+
+_KEYS = (*WHERE, "tokens")
 
 
 def accuracy_sheet(verdicts: Sequence[Verdict]) -> Sheet:
-    """Return the errors of each winner beside the limits applied; `pass` is yes or no."""
-    measured = sorted((v for v in verdicts if v.accuracy is not None), key=lambda v: order(row_of(v)))
-    rows = tuple(_line(verdict) for verdict in measured)
+    """Return the errors of each winner beside the limits applied; `pass` is yes or no.
+
+    The parts of a problem's name stand in columns of their own, or in the title where all share them.
+    """
+    measured = sorted(((row_of(v), v) for v in verdicts if v.accuracy is not None), key=lambda pair: order(pair[0]))
+    told = shared((row for row, _ in measured), [column for column in WHERE if column != "kernel"])
+    rows = tuple((*(row[column] for column in _KEYS), *_line(verdict)) for row, verdict in measured)
     wrong = sum(row[-1] != "yes" for row in rows)
     return Sheet(
-        "Accuracy against the fp32 reference",
+        title_of("Accuracy against the fp32 reference", told),
         (
-            "kernel", "problem", "rel_l2", "limit", "worst_row", "worst_row_limit", "rel_l2_default",
+            *_KEYS, "problem", "rel_l2", "limit", "worst_row", "worst_row_limit", "rel_l2_default",
             "default_limit", "elements", "non_finite", "pass",
         ),
         rows,
@@ -25,8 +31,8 @@ def accuracy_sheet(verdicts: Sequence[Verdict]) -> Sheet:
             f"{len(rows) - wrong} of {len(rows)} rows pass. limit: that of rel_l2; the worst row, the "
             "distance from the default's output and non-finite elements count too.",
         ),
-        hidden=("kernel", "worst_row_limit", "rel_l2_default", "default_limit"),
-        keys=2,
+        hidden=(*told, "problem", "rel_l2_default", "default_limit"),
+        keys=len(_KEYS),
     )  # fmt: skip
 
 
@@ -37,7 +43,7 @@ def _line(verdict: Verdict) -> tuple[Cell, ...]:
     passed = found.nonfinite == 0 and all(limit is None or value <= limit for value, limit in pairs)
     errors = [cell for pair in pairs for cell in pair]
     judged = "yes" if passed else "no"
-    return (verdict.facts["kernel"], verdict.problem, *errors, found.elements, found.nonfinite, judged)
+    return (verdict.problem, *errors, found.elements, found.nonfinite, judged)
 
 
 ADVICE = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 
+from moetune.ledger import posed
 from moetune.model.trial import Verdict
 from moetune.report.rows import WHERE, Row, order, row_of, shared, title_of
 from moetune.report.sheet import Cell, Sheet, number
@@ -46,7 +47,7 @@ def config_sheets(verdicts: Sequence[Verdict], by: str = "tp") -> list[Sheet]:
 def identify(verdict: Verdict) -> str:
     """Return what tells a verdict from those of other problems and machines."""
     machine = verdict.machine
-    return f"{verdict.problem} on {machine.get('product')} ({machine.get('cu_num')})"
+    return f"{posed(verdict)} on {machine.get('product')} ({machine.get('cu_num')})"
 
 
 def _groups(rows: Sequence[Row], by: str) -> list[list[Row]]:

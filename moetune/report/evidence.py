@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from moetune.errors import LedgerError, TableError
-from moetune.ledger import Records, read_ledger
+from moetune.ledger import Records
 from moetune.model.trial import Trial, Verdict
 from moetune.report.buckets import CLOCK, HASH, identify
 from moetune.report.rows import source_hash
-from moetune.tables.reading import read_source
-from moetune.tables.row import Row
+from moetune.tables.reading import Source, read_source
 
 MOVED = 0.03
 """The share by which a clock may move during finals before its row is marked."""
@@ -38,29 +37,32 @@ class Evidence:
 
 
 def read_evidence(paths: Sequence[Path]) -> Evidence:
-    """Read ledgers and tables; raise LedgerError or TableError on what cannot be read or holds no verdict."""
+    """Read ledgers and tables; raise LedgerError, TableError or UsageError on what does not hold a verdict."""
     evidence = Evidence()
     moved: set[str] = set()
     for path in paths:
-        if path.suffix in (".csv", ".json"):
-            verdicts = _of_table(path, evidence)
+        source = read_source(path)
+        evidence.warnings += source.warnings
+        if source.records is None:
+            _check_table(source, evidence)
         else:
-            records = read_ledger(path)
-            verdicts = _of_ledger(records, evidence)
-            evidence.trials += records.trials
-            problems = _moved(records)
-            moved |= {identify(verdict) for verdict in verdicts if verdict.problem in problems}
-        twice = sum(identify(verdict) in evidence.found for verdict in verdicts)
-        if twice:
-            evidence.warnings.append(f"{path}: {twice} problems were named before on this machine; these stand")
-        evidence.found.update((identify(verdict), verdict) for verdict in verdicts)
+            _check_ledger(source.records)
+            evidence.trials += source.records.trials
+            problems = _moved(source.records)
+            moved |= {identify(verdict) for verdict in source.verdicts if verdict.problem in problems}
+        again = [verdict.problem for verdict in source.verdicts if identify(verdict) in evidence.found]
+        if again:
+            others = f" (and {len(again) - 1} more)" if len(again) > 1 else ""
+            evidence.warnings.append(
+                f"{again[0]}{others} is in several ledgers; the last one's verdict is used, that of {path}"
+            )
+        evidence.found.update((identify(verdict), verdict) for verdict in source.verdicts)
     _mark(evidence, moved)
     return evidence
 
 
-def _of_table(path: Path, evidence: Evidence) -> list[Verdict]:
-    source = read_source(path)
-    evidence.warnings += source.warnings
+def _check_table(source: Source, evidence: Evidence) -> None:
+    path = source.path
     unknown = f"{path}: {len(source.lines)} rows have a time only, no default's, no accuracy and no machine"
     if not source.verdicts and source.lines:
         raise TableError(f"{unknown}; name the .moetune.json that was written with them, or their ledger")
@@ -68,24 +70,13 @@ def _of_table(path: Path, evidence: Evidence) -> list[Verdict]:
         raise TableError(f"{path}: holds no row; merge a ledger into it first")
     if source.lines:
         evidence.warnings.append(f"{unknown}; left out")
-    return source.verdicts
 
 
-def _of_ledger(records: Records, evidence: Evidence) -> list[Verdict]:
-    where = records.path
-    if records.torn:
-        evidence.warnings.append(f"{where}: its last line is cut off and was left out")
+def _check_ledger(records: Records) -> None:
     if not records.headers:
-        raise LedgerError(f"{where}: is empty; name the ledger of a sweep that has begun")
+        raise LedgerError(f"{records.path}: is empty; name the ledger of a sweep that has begun")
     if not records.verdicts:
-        raise LedgerError(f"{where}: no verdict yet ({len(records.trials)} trials); let its sweep go on")
-    verdicts = records.latest_verdicts()
-    for verdict in verdicts:
-        try:
-            Row.of(verdict)
-        except TableError as error:
-            raise LedgerError(f"{where}: {error}") from error
-    return verdicts
+        raise LedgerError(f"{records.path}: no verdict yet ({len(records.trials)} trials); let its sweep go on")
 
 
 def _moved(records: Records) -> set[str]:

@@ -9,7 +9,7 @@ from moetune.model.trial import Outcome, Trial, Verdict
 from moetune.report.rows import WHERE, order, row_of, shared, title_of
 from moetune.report.sheet import Cell, Sheet
 
-PARTS = ("operands", "compile", "check", "screen", "time", "final", "finals", "other")
+PARTS = ("operands", "compile", "check", "screen", "finals", "other")
 """The parts of a sweep's time, in the order of the work; others follow by name."""
 
 

@@ -41,7 +41,7 @@ class Sheet:
 def render(sheets: Sequence[Sheet], form: str, width: int | None = None) -> str:
     """Return sheets as `text`, `markdown`, `csv` or `json`, without a final newline.
 
-    Text and markdown round floats (columns in `_us` to a tenth, others to 3 significant digits) and write `-`
+    Text and markdown round floats as `number` does and write `-`
     for None; csv and json are raw. csv has one header over all sheets, so that any reader takes it, led by a
     `sheet` column where there are several; notes are left out of it. `width` is that of text: by default the
     terminal's, or 100 columns where stdout is none.
@@ -56,11 +56,14 @@ def render(sheets: Sequence[Sheet], form: str, width: int | None = None) -> str:
 
 
 def number(value: float, column: str = "") -> str:
-    """Return a float for reading: a tenth where the column is in microseconds, else 3 significant digits."""
+    """Return a float for reading, with 3 significant digits.
+
+    Where the column is in microseconds, a tenth is shown, or 2 significant digits of less than 1 us.
+    """
     if not math.isfinite(value):
         return str(value)
     if column == "us" or column.endswith("_us"):
-        return f"{value:.1f}"
+        return f"{value:#.2g}" if 0 < abs(value) < 0.95 else f"{value:.1f}"
     if 0 < abs(value) < 1e-3:
         return f"{value:.2e}"
     return f"{value:.0f}" if abs(value) >= 999.5 else f"{value:#.3g}".removesuffix(".")

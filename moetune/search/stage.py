@@ -33,8 +33,9 @@ class StageSearch:
     """Asks for rounds of configs and is told their trials; an optuna study in memory keeps what is known.
 
     A round's proposals are a pure function of the pool, the random seed, the problem, the policy (sampler, budget,
-    starting configs) and the trials of earlier rounds. `round` counts the rounds completed; `dropped` holds the
-    starting configs that are outside the pool, each with its reason; `sampler` is what `auto` stood for.
+    starting configs) and the trials of earlier rounds. So a search resumes by being asked from round 0 again and told
+    the trials that are known. `round` counts the rounds completed; `sampler` is what `auto` stood for. Starting
+    configs outside the pool are left out.
     """
 
     def __init__(
@@ -55,14 +56,12 @@ class StageSearch:
         self.pool = pool
         self.sampler = resolve(sampler, len(pool.configs), budget)
         self.round = 0
-        self.dropped = [(config, why_not(pool, config)) for config in starting if config not in pool]
         self._fixed = list(dict.fromkeys([default, *(config for config in starting if config in pool)]))
         self._total = min(budget, len(pool.configs))
         self._seed = seed
         self._round_size = round_size
         self._chooser = _SAMPLERS[self.sampler](pool, seed, problem)
         self._asked: dict[Config, optuna.trial.Trial] = {}
-        self._kept: dict[Config, Trial] = {}
         self._told: dict[Config, float | None] = {}
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._study = optuna.create_study(sampler=self._chooser)
@@ -83,33 +82,14 @@ class StageSearch:
 
     def tell(self, trials: Iterable[Trial]) -> None:
         """Take the results of the round asked for, in any order; raise ValueError where one is missing."""
-        results = self._kept | {trial.config: trial for trial in trials}
+        results = {trial.config: trial for trial in trials}
         missing = [config for config in self.ask() if config not in results]
         if missing:
             raise ValueError(f"round {self.round} is not complete: no trial of {missing[0]}")
         for config, asked in self._asked.items():
             self._record(results[config], asked)
-        self._complete(results)
-
-    def replay(self, trials: Iterable[Trial]) -> None:
-        """Take what a ledger holds of this problem and stage, before the first `ask`.
-
-        Every round but the last is complete as it stands. The last is, if it holds all that would be proposed;
-        else it is open: `ask` proposes it again, and `tell` needs only the trials that the ledger lacks.
-        """
-        by_round: dict[int, dict[Config, Trial]] = {}
-        for trial in trials:
-            by_round.setdefault(trial.round, {})[trial.config] = trial
-        for number in range(len(by_round)):
-            if number not in by_round:
-                break
-            self._kept = by_round[number]
-            if number == 0 and self._fixed[0] not in self._kept:
-                break  # nothing counts before the default has run
-            if number + 1 in by_round:
-                self._complete(self._kept)
-            elif self._kept.keys() >= set(self.ask()):
-                self.tell([])
+        self.round += 1
+        self._asked = {}
 
     def _start(self, size: int) -> list[Config]:
         """Return the first round's configs that no sampler chooses."""
@@ -130,30 +110,11 @@ class StageSearch:
         best = [self.pool.configs[index] for _, index in sorted(timed)[:_POLISHED]]
         return [self.pool.index[near] for config in best for near in self.pool.neighbours(config)]
 
-    def _record(self, trial: Trial, asked: optuna.trial.Trial | None) -> None:
+    def _record(self, trial: Trial, asked: optuna.trial.Trial) -> None:
         """Tell the study one result, as log microseconds or as failed."""
         value = math.log(trial.timing.median_us) if trial.ok and trial.timing else None
-        state = TrialState.FAIL if value is None else TrialState.COMPLETE
         self._told[trial.config] = value
-        if asked is not None:
-            self._study.tell(asked, value, state)
-        else:
-            self._study.add_trial(
-                optuna.trial.create_trial(
-                    state=state,
-                    value=value,
-                    params=dict(trial.config),
-                    distributions=self._chooser.distributions,
-                )
-            )
-
-    def _complete(self, results: dict[Config, Trial]) -> None:
-        """Close a round; trials that an earlier policy proposed count as known."""
-        for config, trial in results.items():
-            if config not in self._told and config in self.pool:
-                self._record(trial, None)
-        self.round += 1
-        self._asked, self._kept = {}, {}
+        self._study.tell(asked, value, TrialState.FAIL if value is None else TrialState.COMPLETE)
 
 
 def why_not(pool: Pool, config: Config) -> str:

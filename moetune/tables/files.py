@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from moetune.errors import TableError, UsageError
+from moetune.errors import OutputError, TableError, UsageError
 from moetune.tables.lines import read_lines
 from moetune.tables.merge import Action, Merged, Prefer, merge_rows
 from moetune.tables.native import native_bytes, native_path, read_native
@@ -55,6 +55,8 @@ def merge_into(
     if into.suffix.lower() != ".csv" or into.is_dir():
         raise UsageError(f"--into {into}: name a .csv file (the JSON and the provenance are written beside it)")
     into = into.resolve() if into.is_symlink() else into
+    if not into.parent.is_dir():
+        raise OutputError(f"{into.parent}: no such folder; create it")
     sources = [read_source(path) for path in inputs]
     with contextlib.nullcontext() if dry_run else locked(into):
         table = read_lines(into, missing_ok=True)
@@ -63,7 +65,7 @@ def merge_into(
             raise TableError(f"{provenance}: its {native.name} is missing; put that back or move this away")
         rows = read_native(native) if native.exists() else []
         merged = merge_rows(into, table, rows, sources, prefer, foreign=foreign)
-        before = {path: path.read_bytes() for path in (into, native, provenance) if path.exists()}
+        before = {path: _bytes(path) for path in (into, native, provenance) if path.exists()}
         after = {into: merged.csv} if merged.cells or into in before else {}
         if merged.rows or native in before:
             after[native] = native_bytes(merged.rows)
@@ -80,3 +82,10 @@ def merge_into(
         if not dry_run and not plan.refused:
             replace_all(plan.changes)
     return plan
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise TableError(f"{path}: cannot be read ({error.strerror}); move it away") from error

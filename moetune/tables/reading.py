@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moetune.errors import TableError, UsageError
-from moetune.ledger import read_ledger
+from moetune.ledger import Records, read_ledger
 from moetune.model.trial import Verdict
 from moetune.tables import aiter
 from moetune.tables.lines import Line, read_lines
@@ -17,13 +17,17 @@ from moetune.tables.row import Row
 
 @dataclass(frozen=True)
 class Source:
-    """What was read: measured rows, CSV rows of which only their cells are known, and verdicts without a row."""
+    """What was read: measured rows, CSV rows of which only their cells are known, and verdicts without a row.
+
+    `records` is all that a ledger holds, None of a table.
+    """
 
     path: Path
     rows: tuple[Row, ...] = ()
     lines: tuple[Line, ...] = ()
     failed: tuple[Verdict, ...] = ()
     warnings: tuple[str, ...] = ()
+    records: Records | None = None
 
     @property
     def verdicts(self) -> list[Verdict]:
@@ -50,6 +54,7 @@ def read_source(path: Path) -> Source:
         rows=tuple(row for _, row in pairs if row is not None),
         failed=tuple(v for v, row in pairs if row is None),
         warnings=(f"{records.path}: its torn last line is left out",) * records.torn,
+        records=records,
     )
 
 

@@ -17,16 +17,13 @@ def locked(path: Path) -> Iterator[None]:
     """Hold the lock of a file, which dies with its process; raise OutputError where it cannot be had in 60 s."""
     from filelock import FileLock, Timeout
 
-    lock = FileLock(path.with_name(f".{path.name}.lock"), timeout=_WAIT_S)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except Timeout:
-        raise OutputError(f"{path}: another merge holds it; try again when that has ended") from None
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written ({error.strerror}); choose another --into") from error
-    with lock:
-        lock.release()  # `with` holds it once more
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(FileLock(path.with_name(f".{path.name}.lock"), timeout=_WAIT_S))
+        except Timeout:
+            raise OutputError(f"{path}: another merge holds it; try again when that has ended") from None
+        except OSError as error:
+            raise OutputError(f"{path}: cannot be locked ({error.strerror or error}); choose another --into") from error
         yield
 
 

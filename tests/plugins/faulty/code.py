@@ -14,11 +14,16 @@ from . import FAULTS
 
 
 class Faulty(TorchCpu):
-    """Computes the right result, then spoils it."""
+    """Computes the right result, then spoils it; "elsewhere" is at another token count than the bucket's 16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.launches = 0
 
     def launch(self, stage: int, config: Config, operands: CpuOperands) -> None:
         super().launch(stage, config, operands)
         if stage == 1:
+            self.launches += 1
             getattr(self, FAULTS[config["fault"]])(operands)
 
     def none(self, o: CpuOperands) -> None: ...
@@ -48,7 +53,7 @@ class Faulty(TorchCpu):
         o.h[0, :16] = 0
 
     def differs(self, o: CpuOperands) -> None:
-        o.h[0, 0] += torch.rand(()).item() * 1e-3
+        o.h[0, 0] *= 1 + self.launches % 2 / 64
 
     def raises(self, o: CpuOperands) -> None:
         raise RuntimeError("this config cannot run\nsecond line")
@@ -61,6 +66,23 @@ class Faulty(TorchCpu):
 
     def unwritten(self, o: CpuOperands) -> None:
         o.h[-1, -1] = float("nan")
+
+    def aborts_late(self, o: CpuOperands) -> None:
+        self.late = getattr(self, "late", 0) + 1
+        if self.late > 30:  # more launches than a check and a screen take
+            os.abort()
+
+    def aborts_elsewhere(self, o: CpuOperands) -> None:
+        if o.problem.tokens != 16:
+            os.abort()
+
+    def wrong_elsewhere(self, o: CpuOperands) -> None:
+        if o.problem.tokens != 16:
+            o.h.zero_()
+
+    def changes_weights_elsewhere(self, o: CpuOperands) -> None:
+        if o.problem.tokens != 16:
+            o.w1[0, 0, 0] += 1
 
 
 def _behind(tensor: torch.Tensor) -> torch.Tensor:
