@@ -26,7 +26,7 @@ class Moetune:
         """Start a command in the test's folder."""
         env = {
             **os.environ,
-            "PYTHONPATH": str(self.site),
+            "PYTHONPATH": os.pathsep.join([str(self.site), *filter(None, [os.environ.get("PYTHONPATH")])]),
             "MOETUNE_TEST_MARK": self.mark,
             "COLUMNS": "100",
             **self.environment,
