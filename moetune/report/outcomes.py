@@ -71,7 +71,7 @@ def seconds_sheet(verdicts: Sequence[Verdict], trials: Sequence[Trial]) -> Sheet
         title_of("Where the time went, in seconds", told),
         (*keys, *parts, "total"),
         tuple((*where, *(found.get(p) for p in parts), sum(found.values(), 0.0)) for where, found in sums.items()),
-        _busy(trials),
+        (f"{len(trials)} trials; compile: the wait for the compilers, which work beside the device.",),
         hidden=tuple(told),
         keys=len(keys),
     )
@@ -86,17 +86,3 @@ def _parts(seconds: Mapping[str, float]) -> dict[str, float]:
 
 def _ordered(names: Set[str]) -> list[str]:
     return [*(part for part in PARTS if part in names), *sorted(names - set(PARTS))]
-
-
-def _busy(trials: Sequence[Trial]) -> tuple[str, ...]:
-    """Return a note of what the trials took themselves, which overlaps where they ran at once."""
-    sums: Counter[str] = Counter()
-    for trial in trials:
-        sums.update(trial.seconds)
-    if not sums:
-        return ()
-    parts = ", ".join(f"{part} {sums[part]:.0f} s" for part in _ordered(set(sums)))
-    return (
-        "compile: the wait for the compilers, which work beside the device.",
-        f"Summed over {len(trials)} trials, many of which ran at once: {parts}.",
-    )
