@@ -61,11 +61,11 @@ class Board:
         self._running: set[str] = set()
         self._stopped = False
         self._trials: dict[tuple[str, str, int, Config], Trial] = {}
-        self._past: dict[str, Verdict] = {}
+        self._past: list[Verdict] = []
         if records is not None:
             for trial in records.trials:
                 self._trials[trial.problem, trial.identity, trial.stage, trial.config] = trial
-            self._past = {v.problem: v for v in records.verdicts}
+            self._past = [v for v in records.verdicts if v.complete and v.decision is not Decision.FAILED]
         self.tally.kept = len(self._trials)
 
     def __enter__(self) -> Board:
@@ -98,11 +98,9 @@ class Board:
 
     def past(self, problem: Problem, identity: str, defaults: tuple[Config, ...]) -> Verdict | None:
         """Return the verdict of an earlier session that stands: same measurement, defaults and effort, and complete."""
-        verdict = self._past.get(problem.key)
-        if verdict is None or verdict.identity != identity or verdict.decision is Decision.FAILED:
-            return None
-        same = (verdict.default1, verdict.default2) == (defaults[0], defaults[-1])
-        return verdict if same and verdict.complete and verdict.search == dataclasses.asdict(self._effort) else None
+        wanted = (problem.key, identity, defaults[0], defaults[-1], dataclasses.asdict(self._effort))
+        same = (v for v in self._past if (v.problem, v.identity, v.default1, v.default2, v.search) == wanted)
+        return max(same, key=lambda v: v.finished, default=None)
 
     def next(self) -> Problem | None:
         """Return a problem whose neighbours are done, waiting for one; None when nothing is left or all stops."""

@@ -47,10 +47,7 @@ def decide_problem(
     bench.record.final(
         Final(
             problem.key, "pair", BOTH,
-            tuple(
-                Entry(p[0], p[1] if len(p) > 1 else None, r.timing, r.accuracy, rejected.get(p, ""))
-                for p, r in runs.items()
-            ),
+            tuple(_entry(pair, runs.get(pair), rejected.get(pair, "")) for pair in pairs),
             bench.identity(problem),
             (clock, after) if clock is not None and after is not None else None,
         )
@@ -64,6 +61,13 @@ def decide_problem(
     return _told(verdict, problem, decision, kept, defaults, fixed, good, runs, alone, prepared, bench)
 
 
+def _entry(pair: Pair, run: Run | None, rejected: str) -> Entry:
+    second = pair[1] if len(pair) > 1 else None
+    if run is None:
+        return Entry(pair[0], second, Timing(0.0, 0.0, 0), None, rejected)
+    return Entry(pair[0], second, run.timing, run.accuracy, rejected)
+
+
 def _timed(pair: Pair, stages: Sequence[int], alone: Mapping[tuple[int, Config], float]) -> bool:
     """Return whether each config of a pair stood in its stage's final; the fixed default need not."""
     return all((stage, config) in alone for stage, config in zip(stages, pair, strict=True))
@@ -74,24 +78,33 @@ def _isolated(
 ) -> tuple[dict[Item, Value], dict[Item, str]]:
     """Return what a call answers for each item; where it is lost, each is tried alone, and those that fail are told.
 
-    Items that are lost only in company leave the first alone: the default. Raises one of LOST where that is lost.
+    Items that stand alone and are lost together are added one by one to the first, the default, and those that
+    bring the others down are left out. Raises one of LOST where the first is lost alone.
     """
     try:
         return dict(zip(items, call(list(items)), strict=True)), {}
-    except LOST as error:
-        together = str(error)
+    except LOST:
+        pass
     failed: dict[Item, str] = {}
     for item in items[1:]:
         try:
             call([item])
         except LOST as error:
             failed[item] = str(error)
-    left = [item for item in items if item not in failed]
+    kept = [item for item in items if item not in failed]
     try:
-        return dict(zip(left, call(left), strict=True)), failed
+        return dict(zip(kept, call(kept), strict=True)), failed
     except LOST:
-        failed |= dict.fromkeys(left[1:], f"lost together with others: {together}")
-        return dict(zip(items[:1], call(list(items[:1])), strict=True)), failed
+        pass
+    stands = list(items[:1])
+    values = call(list(stands))
+    for item in kept[1:]:
+        try:
+            values = call([*stands, item])
+            stands.append(item)
+        except LOST as error:
+            failed[item] = f"lost in company: {error}"
+    return dict(zip(stands, values, strict=True)), failed
 
 
 def _stage_final(

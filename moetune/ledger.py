@@ -86,7 +86,8 @@ def read_ledger(path: Path) -> Records:
             if number == len(lines) - 1 and isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
                 records.torn = True
                 break
-            raise LedgerError(f"{path}: line {number} cannot be read ({error}); move it away or use --fresh") from error
+            why = f"it lacks {error}" if isinstance(error, KeyError) else error
+            raise LedgerError(f"{path}: line {number} cannot be read ({why}); move it away or use --fresh") from error
         records.size += len(line) + 1
     if not records.headers and not lines[-1].startswith(_HEAD[: len(lines[-1])]):
         raise LedgerError(f"{path}: no ledger of moetune (its first line is no header)")

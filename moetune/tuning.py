@@ -122,22 +122,25 @@ def _search(problem: Problem, pool: Pool, prepared: Prepared, bench: Bench) -> l
         until = now + max(bench.deadline - now, 0.0) / (len(stages) - stages.index(stage))
     trials: list[Trial] = []
     while configs := search.ask():
-        made = _round(problem, stage, configs, search.round, trials, prepared, bench)
+        made = _round(problem, stage, configs, search.round, trials, prepared, bench, until)
         trials += made
         if not trials[0].ok:
             break
-        search.tell(made)
-        if until is not None and time.monotonic() > until:
-            bench.complete = bench.complete and not search.ask()
+        if len(made) < len(configs):
+            bench.complete = False
             break
+        search.tell(made)
     return trials
 
 
 def _round(
     problem: Problem, stage: int, configs: Sequence[Config], number: int, before: Sequence[Trial],
-    prepared: Prepared, bench: Bench,
+    prepared: Prepared, bench: Bench, until: float | None = None,
 ) -> list[Trial]:  # fmt: skip
-    """Return the trials of one round; how patient it is depends on earlier rounds only."""
+    """Return the trials of one round; how patient it is depends on earlier rounds only.
+
+    The round breaks off at `until` (monotonic seconds), but never before the default.
+    """
     identity, policy = bench.identity(problem), bench.policy
     known = {c: bench.record.known(problem.key, identity, stage, c) for c in configs}
     missing = [c for c in configs if known[c] is None]
@@ -148,6 +151,8 @@ def _round(
     floor = _stage_floor(problem, stage, prepared, bench)
     trials: list[Trial] = []
     for config in configs:
+        if until is not None and time.monotonic() > until and (before or trials):
+            break
         trial = known[config]
         if trial is None:
             trial = _compiled(problem, stage, config, number, bench)

@@ -38,8 +38,10 @@ def test_every_fault_becomes_its_outcome_and_the_sweep_goes_on(moetune: Moetune,
     assert FAULTS[verdict.config1["fault"]] == "none", "a config that fails only later may not win"
     pairs = [final for final in records.finals if final.kind == "pair"][-1]
     rejected = {FAULTS[e.config["fault"]]: e.rejected for e in pairs.entries if e.rejected}
+    assert rejected, "some of those that fail only later are among the best"
     assert not pairs.entries[0].rejected
     assert all("another draw" in r or "Damage" in r or "SIGABRT" in r for r in rejected.values())
+    assert "none" not in rejected, "a good config does not pay for its company"
     counted = collections.Counter(outcomes.values())
     reported = moetune("report", "o", "--json")
     assert reported.returncode == 0

@@ -72,7 +72,7 @@ def test_a_measurement_is_used_again_only_where_all_agree() -> None:
 
 def _dies_with(*bad: str):
     def call(items: list[str]) -> list[int]:
-        if any(item in bad for item in items) or (len(items) > 2 and "crowd" in bad):
+        if any(item in bad for item in items):
             raise ChildDied(f"died of {items}")
         return [len(item) for item in items]
 
@@ -84,10 +84,15 @@ def test_a_finalist_that_kills_the_worker_is_left_out_and_told() -> None:
     assert answers == {"default": 7, "good": 4} and list(failed) == ["bad"]
 
 
-def test_finalists_that_die_only_in_company_leave_the_default() -> None:
-    answers, failed = _isolated(_dies_with("crowd"), ["default", "one", "two"])
-    assert answers == {"default": 7} and set(failed) == {"one", "two"}
-    assert "lost together" in failed["one"]
+def test_a_finalist_that_kills_only_in_company_is_left_out_and_the_others_stay() -> None:
+    def call(items: list[str]) -> list[int]:
+        if "late" in items and len(items) > 1:
+            raise ChildDied(f"died of {items}")
+        return [len(item) for item in items]
+
+    answers, failed = _isolated(call, ["default", "one", "late", "three"])
+    assert answers == {"default": 7, "one": 3, "three": 5}
+    assert list(failed) == ["late"] and "lost in company" in failed["late"]
 
 
 def test_a_lost_default_is_lost() -> None:

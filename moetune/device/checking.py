@@ -33,8 +33,10 @@ def check(loaded: Loaded, stage: int, config: Config) -> tuple[Outcome, str, Acc
     wrong = fault(accuracy, loaded.limits[seen])
     if accuracy.nonfinite:
         loaded.arena.fill_guards(0)
-        second = _fresh_run(loaded, stage, seen, config)
-        loaded.arena.fill_guards()
+        try:
+            second = _fresh_run(loaded, stage, seen, config)
+        finally:
+            loaded.arena.fill_guards()
         if not same_bits(first, second):
             return Outcome.OUT_OF_BOUNDS, "reads outside its operands (the guard zones change its output)", accuracy
         return Outcome.INACCURATE, wrong or "", accuracy

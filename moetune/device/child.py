@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import os
@@ -74,6 +75,8 @@ class Child:
                 raise ChildTimeout(f"no answer within {timeout_s:.0f} s")
             fine, value = self._pipe.recv()
         except (EOFError, OSError) as error:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(2)  # an exit under way keeps its own status
             self.kill()
             raise ChildDied(_ending(self._process.returncode)) from error
         if not fine:
@@ -82,18 +85,15 @@ class Child:
 
     def kill(self) -> None:
         """Kill the child with everything in its session, and reap it."""
-        if self._process.poll() is None:
-            try:
-                self._process.wait(0.05)  # an exit under way keeps its own status
-            except subprocess.TimeoutExpired:
-                os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
+        self.signal_kill()
+        self._process.wait()
         self._pipe.close()
 
     def signal_kill(self) -> None:
         """Kill the child from another thread; the call under way finds it dead."""
         if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it may end in this moment, or be reaped by another thread
+                os.killpg(self._process.pid, signal.SIGKILL)
 
 
 def _ending(code: int | None) -> str:
@@ -134,7 +134,7 @@ def _serve(make: Callable[[], Any], pipe: Connection) -> None:
             return
         try:
             answer = (True, getattr(served, method)(*arguments))
-        except Exception as error:  # the boundary: whatever a kernel raises becomes data
+        except (Exception, SystemExit) as error:  # the boundary: whatever a kernel raises becomes data
             import traceback
 
             traceback.print_exc()

@@ -116,8 +116,10 @@ class CompilePool:
         self._pool.schedule(os.getpid).result()  # start the workers from this thread
 
     def want(self, jobs: Iterable[Job]) -> list[Future[Compiled]]:
-        """Return the future of each job, scheduled unless it is already."""
+        """Return the future of each job, scheduled unless it is already. Raises Stopped once closed."""
         with self._lock:
+            if self._closed:
+                raise Stopped
             return [self._jobs.get(job.key) or self._schedule(job) for job in jobs]
 
     def ahead(self, jobs: Iterable[Job]) -> None:

@@ -152,7 +152,8 @@ class Lane:
             attempt: Attempt = self._call("attempt", stage, config, give_up_us, timeout_s=timeout_s)
         except ChildTimeout:
             return Attempt(Phase.CHECK, Outcome.TIMEOUT, f"no result within {timeout_s:.0f} s; the worker was killed")
-        except ChildDied as error:
+        except (ChildDied, ChildError) as error:
+            self.lose()
             return Attempt(Phase.CHECK, Outcome.RUNTIME_ERROR, str(error))
         if attempt.lost:
             self.lose()

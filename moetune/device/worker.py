@@ -101,8 +101,11 @@ class Worker:
                 return Attempt(phase, Outcome.OUT_OF_BOUNDS, damage, accuracy, None, seconds, lost=True)
             return Attempt(phase, outcome, reason, accuracy, timing, seconds)
         except Exception as error:  # a candidate may fail in any way
-            lost = not self._alive()
-            return Attempt(phase, _classify(error), first_line(error), accuracy, None, seconds, lost)
+            outcome, reason, lost = _classify(error), first_line(error), not self._alive()
+            damage = "" if lost else self._loaded.damage(stage)
+            if damage:
+                outcome, reason = Outcome.OUT_OF_BOUNDS, f"{damage}, then {reason}"
+            return Attempt(phase, outcome, reason, accuracy, None, seconds, lost or bool(damage))
 
     def _capture(self, stage: int, config: Config, what: str) -> Any:
         warm = None

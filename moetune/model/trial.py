@@ -244,6 +244,12 @@ class Verdict:
     def from_json(cls, data: dict[str, Any]) -> Verdict:
         """Read the ledger's form; raise KeyError, TypeError or ValueError where it does not fit."""
         known = {k: v for k, v in data.items() if k in cls.__dataclass_fields__}
+        for name in ("facts", "search", "seconds", "limits", "machine", "routing", "pool", "excluded"):
+            if not isinstance(known.get(name, {}), dict):
+                raise ValueError(f"{name} is no object")
+        lacking = [name for name in _FACTS if name not in known["facts"]]
+        if lacking:
+            raise ValueError(f"facts lack {lacking[0]}")
         for name in ("config1", "config2", "default1", "default2"):
             if known.get(name) is not None:
                 known[name] = Config(tuple(known[name].items()))
@@ -259,6 +265,12 @@ class Verdict:
         if known.get("accuracy"):
             known["accuracy"] = Accuracy(**known["accuracy"])
         return cls(**known)
+
+
+_FACTS = (
+    "shape", "tp", "kernel", "format", "tokens", "routing", "model_dim", "inter_dim", "experts", "topk", "act", "gated",
+)  # fmt: skip
+"""What every reader of a verdict relies on."""
 
 
 def _timed(data: dict[str, Any]) -> Timing:

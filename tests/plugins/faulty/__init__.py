@@ -13,15 +13,18 @@ from moetune.model.target import Target
 
 FAULTS = (
     "none", "writes_outside", "reads_outside", "hangs", "aborts", "nan", "zeros", "wrong_row", "wrong_tile",
-    "differs", "raises", "out_of_memory", "changes_weights", "unwritten", "aborts_late", "aborts_elsewhere",
-    "wrong_elsewhere", "changes_weights_elsewhere",
+    "differs", "raises", "out_of_memory", "changes_weights", "unwritten", "aborts_in_layers", "aborts_elsewhere",
+    "wrong_elsewhere", "changes_weights_elsewhere", "changes_weights_then_raises",
+    "writes_outside_then_raises", "exits",
 )  # fmt: skip
 EXPECTED = {
     "none": "ok", "writes_outside": "out_of_bounds", "reads_outside": "out_of_bounds", "hangs": "timeout",
     "aborts": "runtime_error", "nan": "inaccurate", "zeros": "inaccurate", "wrong_row": "inaccurate",
     "wrong_tile": "inaccurate", "differs": "nondeterministic", "raises": "runtime_error",
     "out_of_memory": "resource_error", "changes_weights": "out_of_bounds", "unwritten": "inaccurate",
-    "aborts_late": "ok", "aborts_elsewhere": "ok", "wrong_elsewhere": "ok", "changes_weights_elsewhere": "ok",
+    "changes_weights_then_raises": "out_of_bounds", "writes_outside_then_raises": "out_of_bounds",
+    "exits": "runtime_error", "aborts_in_layers": "ok", "aborts_elsewhere": "ok", "wrong_elsewhere": "ok",
+    "changes_weights_elsewhere": "ok",
 }  # fmt: skip
 
 

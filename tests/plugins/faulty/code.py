@@ -19,12 +19,14 @@ class Faulty(TorchCpu):
     def __init__(self) -> None:
         super().__init__()
         self.launches = 0
+        self.fault = "none"
 
     def launch(self, stage: int, config: Config, operands: CpuOperands) -> None:
         super().launch(stage, config, operands)
         if stage == 1:
             self.launches += 1
-            getattr(self, FAULTS[config["fault"]])(operands)
+            self.fault = FAULTS[config["fault"]]
+            getattr(self, self.fault)(operands)
 
     def none(self, o: CpuOperands) -> None: ...
 
@@ -67,9 +69,22 @@ class Faulty(TorchCpu):
     def unwritten(self, o: CpuOperands) -> None:
         o.h[-1, -1] = float("nan")
 
-    def aborts_late(self, o: CpuOperands) -> None:
-        self.late = getattr(self, "late", 0) + 1
-        if self.late > 30:  # more launches than a check and a screen take
+    def changes_weights_then_raises(self, o: CpuOperands) -> None:
+        self.changes_weights(o)
+        self.raises(o)
+
+    def writes_outside_then_raises(self, o: CpuOperands) -> None:
+        self.writes_outside(o)
+        self.raises(o)
+
+    def exits(self, o: CpuOperands) -> None:
+        raise SystemExit(0)
+
+    def aborts_in_layers(self, o: CpuOperands) -> None: ...
+
+    def combine(self, operands: CpuOperands) -> None:
+        super().combine(operands)
+        if self.fault == "aborts_in_layers":
             os.abort()
 
     def aborts_elsewhere(self, o: CpuOperands) -> None:
