@@ -6,6 +6,7 @@ import ast
 import hashlib
 import io
 import tokenize
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -37,7 +38,7 @@ def tile_capacity(problem: Problem, tile_m: int) -> int:
 
 
 @dataclass(frozen=True)
-class Grouped:
+class Grouped(ABC):
     """The description of a grouped Triton kernel; a subclass adds its default rule and its shared memory.
 
     `sources` are the modules that decide what is computed, `least_sm` the least compute capability times ten, `amd`
@@ -119,17 +120,17 @@ class Grouped:
         threads = config["num_warps"] * target.warp_size
         return Footprint(self.shared_bytes(stage, config, problem, target), threads)
 
+    @abstractmethod
     def shared_bytes(self, stage: int, config: Config, problem: Problem, target: Target) -> int:
         """Return the shared memory that a config is predicted to need."""
-        raise NotImplementedError
 
     def held(self, config: Config) -> dict[str, int]:
         """Return what a block certainly holds in registers at once, in words of 4 bytes."""
         return {"accumulator": config["tile_m"] * config["tile_n"]}
 
+    @abstractmethod
     def rule(self, problem: Problem, target: Target) -> dict[str, int]:
         """Return the default's wish, before it is fitted to the problem."""
-        raise NotImplementedError
 
     def default(self, stage: int, problem: Problem, target: Target) -> Config:
         """Return the rule's config, shrunk until every constraint holds.

@@ -94,11 +94,11 @@ class GroupedTriton:
 
     def draw(self, tensors: dict[str, Tensor], names: set[str], generator: torch.Generator) -> None:
         """Fill the tensors named that are a subclass's own."""
-        raise NotImplementedError
+        raise NotImplementedError  # abstract: each subclass has its own
 
     def call(self, stage: int, config: Config, problem: Problem, tensors: dict[str, Any]) -> Call:
         """Return the launch of a stage over tensors or mocks."""
-        raise NotImplementedError
+        raise NotImplementedError  # abstract: each subclass has its own
 
     def extras(self, problem: Problem, tensors: dict[str, Any]) -> list[Call]:
         """Return the launches beside the stages: the sort, the tile map, the combine, a subclass's own."""
@@ -174,11 +174,11 @@ class GroupedTriton:
 
     def oracle(self, operands: GroupedOperands) -> tuple[Tensor, reference.Weight, reference.Weight]:
         """Return x in fp32, and both stages' weights of an expert in fp32, as the kernel sees them."""
-        raise NotImplementedError
+        raise NotImplementedError  # abstract: each subclass has its own
 
     def round_trip(self, h: Tensor) -> Tensor:
         """Return the fp32 intermediate as the kernel stores it."""
-        raise NotImplementedError
+        raise NotImplementedError  # abstract: each subclass has its own
 
     def reference(self, stage: int, operands: GroupedOperands) -> Tensor:
         """Return the fp32 oracle of a stage, stage 1's as the kernel stores it (3 or 0: of the layer, from x)."""

@@ -35,7 +35,8 @@ RANKS = {
     "live": 8,
     "tuning": 9,
     "sweep": 10,
-    "cli": 11,
+    "watching": 11,
+    "cli": 12,
 }
 """A room imports rooms of a lower rank only; rooms of one rank do not know each other."""
 
@@ -106,7 +107,9 @@ def child(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("words", [["--help"], ["sweep", "--help"], ["merge", "--help"], ["report", "--help"]])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["sweep", "--help"], ["merge", "--help"], ["report", "--help"], ["shapes", "--help"]]
+)
 def test_help_imports_neither_torch_nor_pandas_nor_optuna(words: list[str]) -> None:
     done = child(f"""
 import atexit, sys
@@ -127,8 +130,20 @@ def test_descriptions_load_with_torch_and_triton_blocked(name: str) -> None:
 import sys
 sys.modules["torch"] = sys.modules["triton"] = None
 from moetune.kernel import load_kernel
+from moetune.catalog import load_shape
+from moetune.model.problem import Problem
+from moetune.targets import load_target
 kernel = load_kernel({name!r})
-print(kernel.name, all(kernel.axes(stage) for stage in kernel.stages))
+problem, target = Problem(load_shape("demo"), 1, kernel.name, kernel.format.name, 16), load_target("h200")
+target = load_target("cpu") if kernel.device == "cpu" else target
+fine = kernel.unserved(target) is None and kernel.source_hash() and kernel.traffic(1, problem, 4).bytes > 0
+for stage in kernel.stages:
+    config = kernel.default(stage, problem, target)
+    fine = fine and set(config) == set(kernel.axes(stage)) and kernel.binary(stage, config, problem)
+    fine = fine and all(rule.check(config, problem, target) is None for rule in kernel.constraints(stage))
+    fine = fine and kernel.footprint(stage, config, problem, target).threads
+    fine = fine and kernel.computed_rows(stage, config, [3]) >= 3
+print(kernel.name, bool(fine))
 """)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [name, "True"]

@@ -49,9 +49,10 @@ def test_the_matrix_instruction_of_each_target_is_emitted(kernel, arch, instruct
 
 @pytest.mark.parametrize("kernel", ["bf16", "a8w4"])
 @pytest.mark.parametrize("change", [{"prefetch": 1}, {"num_buffers": 3}], ids=["prefetch", "num_buffers"])
-def test_an_axis_of_the_pipeline_changes_the_code(kernel, change):
+@pytest.mark.parametrize("stage", [1, 2])
+def test_an_axis_of_the_pipeline_changes_the_code(kernel, change, stage):
     code = implementation(kernel)
-    texts = [code.isa(1, c, problem(kernel), load_target("sm_90")) for c in (CONFIG, CONFIG.replace(**change))]
+    texts = [code.isa(stage, c, problem(kernel), load_target("sm_90")) for c in (CONFIG, CONFIG.replace(**change))]
     assert body(texts[0]) != body(texts[1])
 
 

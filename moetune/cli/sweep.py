@@ -5,9 +5,6 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
-import threading
-import time
-from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,13 +15,11 @@ from moetune.errors import UsageError, nearest
 from moetune.search import SAMPLERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from moetune.bench import Effort
-    from moetune.board import Board, Tally
     from moetune.device.machine import Device
     from moetune.kernel import Kernel
-    from moetune.live import LiveView
     from moetune.model.problem import Problem
     from moetune.model.target import Target
     from moetune.plan import ProblemPlan
@@ -142,13 +137,14 @@ def _sweep(order: Order, quiet: bool, form: str) -> None:
     from moetune.report.sheet import render
     from moetune.report.summary import summary_sheets
     from moetune.sweep import run
+    from moetune.watching import beside, made, watcher
 
-    expected = _beside(lambda: _expected_s(order))
+    expected = beside(lambda: _expected_s(order))
     with LiveView(quiet) as view:
         view.log(_where(order))
-        ended = run(order, _watcher(view, order, expected))
+        ended = run(order, watcher(view, order, expected))
     if ended.verdicts:
-        expected_s = _result(expected)
+        expected_s = made(expected)
         print(render(summary_sheets(list(ended.verdicts)), form))
         plan = "not estimated" if expected_s is None else f"estimated {duration(expected_s)}"
         count = f"{len(ended.verdicts)} of {len(order.problems)} problems"
@@ -158,25 +154,6 @@ def _sweep(order: Order, quiet: bool, form: str) -> None:
         print(f"merge:  {shlex.join(merge)}", file=told)
     if ended.error is not None:
         raise ended.error
-
-
-def _beside(plan: Callable[[], float]) -> Future[float]:
-    """Run a plan in a thread that nobody waits for."""
-    future: Future[float] = Future()
-
-    def work() -> None:
-        try:
-            future.set_result(plan())
-        except Exception as error:  # a plan that fails is no reason to lose a sweep
-            future.set_exception(error)
-
-    threading.Thread(target=work, daemon=True).start()
-    return future
-
-
-def _result(expected: Future[float]) -> float | None:
-    """Return the estimate, or None where it is not made yet or failed."""
-    return expected.result() if expected.done() and expected.exception() is None else None
 
 
 def _expected_s(order: Order) -> float:
@@ -230,51 +207,3 @@ def _where(order: Order) -> str:
         return f"no GPU in use: tuning kernel {kernels} on the CPU ({device.product}, {device.cu_num} cores)"
     names = ", ".join(d.name for d in order.devices)
     return f"tuning {kernels} on {names} ({device.product}), ledger in {order.out}"
-
-
-def _watcher(view: LiveView, order: Order, expected: Future[float]) -> Callable[[Board, int], None]:
-    from moetune.live import Progress
-
-    shown: set[str] = set()
-    greeted: list[bool] = []
-
-    def watch(board: Board, compiled: int) -> None:
-        with board:
-            tally = board.tally
-            verdicts = [v for key, v in board.verdicts.items() if key not in shown]
-            warnings = list(tally.warnings)
-            tally.warnings.clear()
-            elapsed_s = time.monotonic() - tally.started
-            progress = Progress(
-                problems_done=tally.done,
-                problems_total=tally.total,
-                current=tuple(tally.current.values()),
-                compiled=compiled,
-                timed=tally.timed,
-                elapsed_s=elapsed_s,
-                compile_rate=compiled / max(elapsed_s, 1e-9),
-                time_rate=tally.timed / max(elapsed_s, 1e-9),
-                census=dict(tally.census),
-                eta_s=_left_s(tally, elapsed_s, expected),
-                recent=tuple(tally.notes),
-                gpus=", ".join(f"{d.name} {d.product}" for d in order.devices),
-            )
-            if tally.kept and not greeted:
-                greeted.append(True)
-                view.log(f"resuming {order.out}: {tally.kept} trials kept")
-        for warning in warnings:
-            view.warn(warning)
-        for verdict in verdicts:
-            shown.add(verdict.problem)
-            view.done(verdict)
-        view.update(progress)
-
-    return watch
-
-
-def _left_s(tally: Tally, elapsed_s: float, expected: Future[float]) -> float | None:
-    """Return the time left: by the problems done, before the first is by the plan; None where neither tells."""
-    if tally.done:
-        return elapsed_s / tally.done * (tally.total - tally.done)
-    plan_s = _result(expected)
-    return plan_s - elapsed_s if plan_s is not None and plan_s > elapsed_s else None
