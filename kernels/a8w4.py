@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from moetune.kernel import Limits
@@ -11,78 +10,49 @@ from moetune.model.format import FORMATS
 from moetune.model.problem import Problem
 from moetune.model.target import Target
 
-from .grouped import Grouped
+from . import a16w4
+from .grouped import Grouped, scales_natively
 
 
 @dataclass(frozen=True)
 class A8w4(Grouped):
-    """Grouped MXFP8 x MXFP4 in Triton."""
+    """Grouped MXFP8 x MXFP4: in bf16, as a16w4, where matrix instructions take no scales."""
 
-    def refusals(self) -> Mapping[str, str]:
-        """Return why gfx942 is left out."""
-        return {"gfx942": f"{self.name} multiplies by dot_scaled, which Triton's passes cannot compile for gfx942"}
-
-    def rule(self, problem: Problem, target: Target) -> dict[str, int]:
-        """Return our own rule: tile_m by the mean rows of an expert, wide and short weight tiles, A prefetched.
-
-        Fitted to trials on an H200 (Qwen3.5-397B-A17B at TP1, 1 to 8192 tokens). Scaled matrix instructions take 128
-        elements of K, so that tile_k is 128 where a target has them.
-        """
-        tokens = problem.tokens
-        rows = problem.rows / problem.experts
-        return {
-            "tile_m": 16 if rows <= 8 else 32 if rows <= 32 else 64,
-            "tile_n": 64 if tokens <= 4 else 256,
-            "tile_k": 64 if target.arch == "sm_90" else 128,
-            "num_buffers": 3,
-            "prefetch": 1,
-            "num_warps": 4,
-            "group_m": 8 if rows > 32 else 1,
-        }
-
-    def held(self, config: Config) -> dict[str, int]:
-        """Return the accumulator and, with prefetch 1, the A tile on its way."""
-        tile = {"prefetched tile": config["tile_m"] * config["tile_k"] // 4} if config["prefetch"] else {}
-        return super().held(config) | tile
+    def wish(self, stage: int, problem: Problem, target: Target) -> dict[str, int]:
+        """Return the fitted rule, or with native scales one that no GPU has measured: short steps, rows prefetched."""
+        wish = super().wish(stage, problem, target)
+        if not scales_natively(target.arch):
+            return wish
+        rows = problem.expected_rows / problem.experts
+        tile_m = 16 if rows <= 8 else 32 if rows <= 32 else 64
+        return wish | {"tile_m": tile_m, "tile_n": 256, "tile_k": 128, "prefetch": 1, "num_warps": 4}
 
     def shared_bytes(self, stage: int, config: Config, problem: Problem, target: Target) -> int:
-        """Return the bytes of the operand rings and, on sm_90, of the tiles widened to bf16.
+        """Return the bytes of the operand rings: with native scales of e4m3 rows and 4-bit weights, a lower bound."""
+        if not scales_natively(target.arch):
+            return super().shared_bytes(stage, config, problem, target)
+        tile_k, prefetch = config["tile_k"], config["prefetch"]
+        depth = config["num_buffers"] - (1 if target.vendor == "nvidia" else 0)
+        rows = config["tile_m"] * tile_k
+        return depth * config["tile_n"] * tile_k // 2 + rows * (1 if prefetch else depth)
 
-        On sm_90 operands pass through registers, so that a ring is one tile less than `num_buffers` deep; from
-        tile_k 128 on scales have a ring too, and both widened tiles lie in shared memory. Below, only what wgmma
-        (from tile_m 64 on) reads there does. Prefetch 1 keeps A out of the ring. Of 90 configs compiled by Triton 3.9
-        all with tile_k from 128 on are exact, and none needs less than this. Elsewhere the rings alone, a lower bound.
-        """
-        tile_m, tile_n, tile_k = config["tile_m"], config["tile_n"], config["tile_k"]
-        prefetch, depth = config["prefetch"], config["num_buffers"] - 1
-        left, right = tile_m * tile_k, tile_n * tile_k // 2  # bytes
-        if target.arch != "sm_90":
-            depth += 0 if target.vendor == "nvidia" else 1
-            return depth * right + left * (1 if prefetch else depth)
-        if tile_k >= 128:
-            left, right = left + left // 32, right + right // 16
-            return depth * (right + (0 if prefetch else left)) + 2 * tile_k * (tile_m + tile_n)
-        wgmma = tile_m >= 64
-        widened = 2 * tile_n * tile_k if wgmma else 0
-        return depth * right + widened + ((0 if wgmma else left) if prefetch else depth * left)
+    def _exact(self, target: Target) -> bool:
+        return scales_natively(target.arch)
 
 
 KERNEL = A8w4(
     name="a8w4",
     format=FORMATS["a8w4"],
     limits=Limits(floor=4e-3, cap=1e-2),
-    implementation="moetune_kernels.triton_a8w4:A8w4",
+    implementation="moetune_kernels.triton_grouped:A8w4",
     sources=(
-        "formats.py",
-        "triton_core.py",
-        "triton_base.py",
-        "triton_mx.py",
-        "triton_scaled.py",
-        "triton_widen.py",
-        "triton_a8w4.py",
+        "packing.py", "triton_packed.py", "triton_scaled.py",
+        "formats/mx.py", "formats/nibbles.py", "formats/drawing.py",
     ),
-    least_sm=90,
-    amd=("gfx950", "gfx1250"),
-    tile_n=((64, 128, 256), (32, 64, 128, 256)),
-    tile_k=(64, 128, 256, 512),
-)
+    defaults=a16w4.KERNEL.defaults,
+    least_sm=80,
+    amd=("gfx942", "gfx950", "gfx1250"),
+    tile_k=(128, 256),
+    row_bytes=2,
+    packed=True,
+)  # fmt: skip

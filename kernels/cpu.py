@@ -13,7 +13,7 @@ from moetune.model.shape import Shape
 from moetune.model.target import Target
 from moetune.model.traffic import stage_traffic
 
-from .grouped import source_hash
+from .sources import source_hash
 
 _AXES = {"tile_m": (16, 32, 64), "tile_n": (64, 128, 256, 512), "tile_k": (16, 32, 64, 128, 256)}
 _K = {1: "model_dim", 2: "inter_dim"}
@@ -93,7 +93,7 @@ class CpuKernel:
 
     def default(self, stage: int, problem: Problem, target: Target) -> Config:
         """Return the least tile_m that holds an expert's mean rows, tile_n 128, the longest tile_k to 128."""
-        mean = problem.rows / problem.experts
+        mean = problem.expected_rows / problem.experts
         return Config.of(
             tile_m=next((value for value in _AXES["tile_m"] if value >= mean), _AXES["tile_m"][-1]),
             tile_n=128 if problem.n(stage) > 64 else 64,

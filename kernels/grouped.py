@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-import ast
-import hashlib
-import io
-import tokenize
-from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
-from pathlib import Path
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Self
 
 from moetune.errors import KernelError
-from moetune.kernel import Constraint, Footprint, Limits, rules_of
+from moetune.kernel import LOOP, Constraint, Footprint, Limits, rules_of
 from moetune.model.config import Config
 from moetune.model.floor import Traffic, padded_rows
 from moetune.model.format import Format
+from moetune.model.padding import padded
 from moetune.model.problem import Problem
 from moetune.model.shape import Shape
 from moetune.model.target import Target
 from moetune.model.traffic import stage_traffic
 
-TILES_M = (16, 32, 64, 128)
-_NVIDIA_REGISTERS = 256
-"""Live values per thread that the 255 registers of an NVIDIA thread cannot hold."""
+from .sources import source_hash
+
+TILES_M = (16, 32, 48, 64, 96, 128, 160, 192)
+"""Rows a tile: a power of two, or two of them whose products share each weight tile (96 is 64 and 32)."""
+Wish = tuple[int, int, int, int, int, int]
+_AMD_REGISTERS = 131072
+"""Vector registers of a compute unit, in words of 4 bytes."""
+_COMMON = (
+    "reference.py", "triton_base.py", "triton_core.py", "triton_grouped.py", "triton_launch.py", "triton_product.py",
+    "triton_quantise.py", "triton_route.py", "triton_rows.py", "triton_stages.py", "triton_weights.py",
+)  # fmt: skip
+
+
+def tile_parts(tile_m: int) -> tuple[int, int]:
+    """Return the two powers of two that make up a tile's rows, the larger first; the second may be 0."""
+    first = 1 << tile_m.bit_length() - 1
+    return first, tile_m - first
 
 
 def tile_capacity(problem: Problem, tile_m: int) -> int:
@@ -37,12 +47,21 @@ def tile_capacity(problem: Problem, tile_m: int) -> int:
     return active + (problem.rows - active) // tile_m
 
 
-@dataclass(frozen=True)
-class Grouped(ABC):
-    """The description of a grouped Triton kernel; a subclass adds its default rule and its shared memory.
+def scales_natively(arch: str) -> bool:
+    """Return whether an architecture's matrix instructions take MX scales."""
+    return int(arch.removeprefix("sm_")) >= 100 if arch.startswith("sm_") else arch in ("gfx950", "gfx1250")
 
-    `sources` are the modules that decide what is computed, `least_sm` the least compute capability times ten, `amd`
-    the AMD architectures served, `tile_n` the values for stages 1 and 2.
+
+@dataclass(frozen=True)
+class Grouped:
+    """The description of a grouped Triton kernel.
+
+    `defaults` lists, by the mean rows of an expert up to which they hold, the wishes of stage 1 and 2: tile_m, tile_n,
+    tile_k, num_buffers, num_warps and group_m; fitted to sweeps on an H200 (kernels/README.md).
+    `sources` are the modules beside the common ones that decide what is computed, `least_sm` the least compute
+    capability times ten, `amd` the AMD architectures served. `row_bytes` is what one element of an activation tile
+    takes in shared memory. `packed` says that weights are four-bit codes prepacked, `groups` that each K step has
+    scales of its own, so that its product is a second accumulator.
     """
 
     name: str
@@ -50,14 +69,22 @@ class Grouped(ABC):
     limits: Limits
     implementation: str
     sources: tuple[str, ...]
+    defaults: tuple[tuple[float, Wish, Wish], ...]
     least_sm: int
     amd: tuple[str, ...]
-    tile_n: tuple[tuple[int, ...], tuple[int, ...]]
     tile_k: tuple[int, ...]
+    row_bytes: int
+    packed: bool = False
+    groups: bool = False
+    tile_n: tuple[tuple[int, ...], tuple[int, ...]] = ((64, 128, 256, 512), (64, 128, 256, 512))
     stages: tuple[int, ...] = (1, 2)
     coupling: str = "none"
     compiles_ahead: bool = True
     device: str = "gpu"
+
+    def loop(self) -> Self:
+        """Return the same kernel, launched expert by expert."""
+        return replace(self, name=self.name + LOOP)
 
     def unserved(self, target: Target) -> str | None:
         """Return why the kernel cannot run on a target, or None."""
@@ -81,18 +108,18 @@ class Grouped(ABC):
 
     def unsupported(self, shape: Shape, tp: int) -> str | None:
         """Return why the kernel cannot compute a shape at a TP, or None."""
-        if not shape.gated or shape.act != "silu" or shape.limit:
-            kind = f"{'gated' if shape.gated else 'ungated'} {shape.act}{' with a limit' if shape.limit else ''}"
-            return f"{self.name} computes gated silu, not {kind}"
-        if shape.biases:
-            return f"{self.name} adds no biases"
+        if shape.act not in ("silu", "swiglu", "gelu_tanh", "relu2"):
+            return f"{self.name} has no activation {shape.act}"
+        if shape.gated == (shape.act == "relu2"):
+            return f"{self.name} computes {shape.act} {'un' if shape.gated else ''}gated only"
         illegal = shape.illegal(tp, self.format)
         if illegal:
             return illegal
-        inter, step = shape.inter_at(tp), max(self.tile_k[0], self.tile_n[1][0], self.tile_n[0][0] // 2)
-        for what, extent in (("model_dim", shape.model_dim), ("inter_dim", inter)):
-            if extent % step:
-                return f"{what} {extent} is no multiple of {self.name}'s smallest tile, {step}"
+        if shape.interleaved and self.format.tile > 1:
+            return f"{self.name}: blocks of {self.format.tile} weight rows cannot hold gate and up rows in turns"
+        for what, extent in (("model_dim", shape.model_dim), ("inter_dim", shape.inter_at(tp))):
+            if extent % 32:
+                return f"{what} {extent} is no multiple of 32, which {self.name}'s loads need"
         return None
 
     def axes(self, stage: int) -> Mapping[str, tuple[int, ...]]:
@@ -103,15 +130,16 @@ class Grouped(ABC):
             "tile_k": self.tile_k,
             "num_buffers": (2, 3, 4, 5),
             "prefetch": (0, 1),
-            "num_warps": (4, 8),
-            "group_m": (1, 8, 16),
+            "num_warps": (4, 8, 16),
+            "group_m": (1, 8),
         }
 
     def constraints(self, stage: int) -> tuple[Constraint, ...]:
         """Return the rules of a stage, cheapest first."""
         rules = (
-            ("tile_k above K", _k_above), ("tile_k divides K", _k_divides), ("tile_n divides N", _n_divides),
-            ("num_buffers", _buffers), ("tile_m", _rows), ("registers", self._registers),
+            ("tile_k above K", _k_above), ("tile_k divides K", self._k_divides), ("tile_n", self._n_pads),
+            ("num_buffers", _buffers), ("tile_m", self._rows), ("num_warps", self._warps),
+            ("registers", self._registers),
         )  # fmt: skip
         return tuple(Constraint(name, partial(rule, stage)) for name, rule in rules)
 
@@ -120,58 +148,94 @@ class Grouped(ABC):
         threads = config["num_warps"] * target.warp_size
         return Footprint(self.shared_bytes(stage, config, problem, target), threads)
 
-    @abstractmethod
     def shared_bytes(self, stage: int, config: Config, problem: Problem, target: Target) -> int:
-        """Return the shared memory that a config is predicted to need."""
+        """Return the bytes of the operand rings.
+
+        On sm_90 wgmma reads rows, and weights that are not widened, in shared memory while the next step is copied: a
+        ring of num_buffers tiles. What passes through registers (packed weights, and on other targets everything but
+        what gfx950 and gfx1250 copy straight to shared memory) needs one tile less. Scales are left out: a lower bound.
+        """
+        tile_k, depth = config["tile_k"], config["num_buffers"]
+        rows = config["tile_m"] * tile_k * self.row_bytes
+        weights = config["tile_n"] * tile_k * self.format.weights.bits // 8
+        if target.arch == "sm_90":
+            return depth * rows + (depth - self.packed) * weights
+        direct = target.arch in ("gfx950", "gfx1250")
+        return (depth - (not direct)) * (weights + (0 if self.prefetches_rows(target, config) else rows))
+
+    def prefetches_rows(self, target: Target, config: Config) -> bool:
+        """Return whether prefetch keeps the rows out of the ring."""
+        return False
 
     def held(self, config: Config) -> dict[str, int]:
         """Return what a block certainly holds in registers at once, in words of 4 bytes."""
-        return {"accumulator": config["tile_m"] * config["tile_n"]}
+        tile = config["tile_m"] * config["tile_n"]
+        held = {"accumulator": tile}
+        if self.groups:
+            held["step's product"] = tile_parts(config["tile_m"])[0] * config["tile_n"]
+        if self.packed:
+            each = max(
+                1, config["num_warps"] * 16 // config["tile_n"]
+            )  # warps beyond one per 16 weight rows repeat them
+            held["widened tile"] = each * config["tile_n"] * config["tile_k"] * self.row_bytes // 4
+        return held
 
-    @abstractmethod
-    def rule(self, problem: Problem, target: Target) -> dict[str, int]:
-        """Return the default's wish, before it is fitted to the problem."""
+    def wish(self, stage: int, problem: Problem, target: Target) -> dict[str, int]:
+        """Return the default before it is fitted to the problem: our own rule, by the mean rows of an expert."""
+        rows = problem.expected_rows / problem.experts
+        _, *stages = next(row for row in self.defaults if rows <= row[0])
+        axes = ("tile_m", "tile_n", "tile_k", "num_buffers", "num_warps", "group_m")
+        return dict(zip(axes, stages[stage - 1], strict=True)) | {"prefetch": 0}
 
     def default(self, stage: int, problem: Problem, target: Target) -> Config:
-        """Return the rule's config, shrunk until every constraint holds.
+        """Return the wish, shrunk until every constraint holds.
 
-        tile_k and tile_n fall to the largest value that divides, num_buffers to the number of K tiles; then
-        num_buffers, tile_k and tile_n give way, in this order, until registers and shared memory suffice.
+        tile_m falls to the largest value that can be filled, tile_n and tile_k to the largest that fits; then
+        num_buffers, tile_k, tile_n and tile_m give way, in this order, until registers and shared memory suffice.
         """
-        axes, wish = self.axes(stage), self.rule(problem, target)
-        n, k = problem.n(stage), problem.k(stage)
-        rows = _most_rows(problem)
-        choice = {
-            "tile_m": [v for v in axes["tile_m"] if v <= min(wish["tile_m"], rows)],
-            "tile_n": [v for v in axes["tile_n"] if n % v == 0 and v <= max(wish["tile_n"], axes["tile_n"][0])],
-            "tile_k": [v for v in axes["tile_k"] if k % v == 0 and v <= max(wish["tile_k"], axes["tile_k"][0])],
-            "num_buffers": [v for v in axes["num_buffers"] if v <= wish["num_buffers"]],
-        }
+        axes, wish = self.axes(stage), self.wish(stage, problem, target)
         rules = rules_of(self, stage)
-        tile_m = max(choice["tile_m"])
-        for tile_n in reversed(choice["tile_n"]):
-            for tile_k in reversed(choice["tile_k"]):
-                for buffers in reversed(choice["num_buffers"]):
-                    config = Config.of(
-                        tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, num_buffers=buffers, prefetch=wish["prefetch"],
-                        num_warps=wish["num_warps"], group_m=wish["group_m"],
-                    )  # fmt: skip
-                    if all(rule.check(config, problem, target) is None for rule in rules):
-                        return config
+        below = {
+            axis: [v for v in reversed(axes[axis]) if v <= max(wish[axis], axes[axis][0])]
+            for axis in ("tile_m", "tile_n", "tile_k", "num_buffers")
+        }
+        warps = [wish["num_warps"], *(v for v in axes["num_warps"] if v != wish["num_warps"])]
+        for num_warps in warps:
+            for tile_m in below["tile_m"]:
+                for tile_n in below["tile_n"]:
+                    for tile_k in below["tile_k"]:
+                        for buffers in below["num_buffers"]:
+                            config = Config.of(
+                                tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, num_buffers=buffers,
+                                prefetch=wish["prefetch"], num_warps=num_warps, group_m=wish["group_m"],
+                            )  # fmt: skip
+                            if all(rule.check(config, problem, target) is None for rule in rules):
+                                return config
         raise KernelError(f"kernel {self.name} has no config for {problem.key} stage {stage} on {target.name}")
 
     def binary(self, stage: int, config: Config, problem: Problem) -> Hashable:
         """Return what decides the compiled binary and those beside it: the config but group_m, and what is specialised.
 
         Triton specialises on whether an integer argument is 1 or a multiple of 16, and on AMD on whether a tensor
-        exceeds 2 GB; the combine is compiled for a topk, the tile map for a power of two of experts.
+        exceeds 2 GB; masks and the activation are compiled in; the combine is compiled for a topk, sorting for a power
+        of two of experts.
         """
-        d, inter, rows = problem.model_dim, problem.inter_dim, problem.rows
-        integers = (d, inter, d // 2, inter // 2, d // 32, inter // 32)
+        d, inter, rows, shape = problem.model_dim, problem.inter_dim, problem.rows, problem.shape
         weights = self.format.weights.bytes(problem.experts * problem.n(stage), problem.k(stage))
         sizes = (weights, 2 * rows * d, 2 * rows * inter)
+        even = tuple(extent % tile == 0 for extent in (d, inter) for tile in (128, config["tile_n"], config["tile_k"]))
+        layer = (
+            shape.act,
+            shape.alpha,
+            shape.beta,
+            shape.limit,
+            shape.interleaved,
+            shape.biases,
+            shape.router_on_input,
+        )
         return (
-            self.name, stage, config.replace(group_m=0), tuple((i == 1, i % 16 == 0) for i in integers),
+            self.name.removesuffix(LOOP), stage, config.replace(group_m=0), even, layer,
+            tuple((i == 1, i % 16 == 0) for i in (d, inter, d // 2, inter // 2, d // 32, inter // 32)),
             tuple(size > 1 << 31 for size in sizes), problem.topk, problem.experts.bit_length(),
         )  # fmt: skip
 
@@ -185,44 +249,64 @@ class Grouped(ABC):
 
     def source_hash(self) -> str:
         """Return a hash of the sources that decide what is computed and how fast."""
-        return source_hash(self.sources)
+        return source_hash((*_COMMON, *self.sources))
+
+    def _k_divides(self, stage: int, config: Config, problem: Problem, target: Target) -> str | None:
+        k, tile_k = problem.k(stage), config["tile_k"]
+        if k % tile_k == 0 or (padded(k) % tile_k == 0 and not self._exact(target)):
+            return None
+        how = "" if self._exact(target) else f", nor its padding to {padded(k)}"
+        return f"tile_k {tile_k} does not divide {_reduced(stage)} {k}{how}: the last tile reads past the row"
+
+    def _n_pads(self, stage: int, config: Config, problem: Problem, target: Target) -> str | None:
+        n, tile_n = problem.n(stage), config["tile_n"]
+        what = f"the {n} weight rows of stage 1" if stage == 1 else f"model_dim {n}"
+        if self._exact(target) and n % tile_n:
+            return f"tile_n {tile_n} does not divide {what}: the last tile reads past the weights"
+        if tile_n > padded(n, 64):
+            return f"tile_n {tile_n} exceeds {what}: the rest only pads"
+        block = self.format.tile * (problem.gates if stage == 1 else 1)
+        if self.format.tile > 1 and tile_n > block:
+            return f"tile_n {tile_n} spans blocks of {self.format.tile} weight rows, which have scales of their own"
+        return None
+
+    def _exact(self, target: Target) -> bool:
+        """Return whether tiles must divide what they cover: no masks."""
+        return False
+
+    def _rows(self, stage: int, config: Config, problem: Problem, target: Target) -> str | None:
+        most = max(TILES_M[0], 1 << (problem.tokens - 1).bit_length())
+        if config["tile_m"] > most:
+            return (
+                f"tile_m {config['tile_m']} only pads: an expert has at most {problem.tokens} rows, which {most} holds"
+            )
+        mean = problem.expected_rows / problem.experts
+        if config["tile_m"] > max(2 * TILES_M[0], 4 * mean) and problem.routing.kind in ("uniform", "balanced"):
+            return f"tile_m {config['tile_m']} is over four times the {mean:.3g} rows of an expert: it mostly pads"
+        if tile_parts(config["tile_m"])[1] and self._exact(target):
+            return f"tile_m {config['tile_m']} is no power of two, which scaled matrix instructions take"
+        return None
+
+    def _warps(self, stage: int, config: Config, problem: Problem, target: Target) -> str | None:
+        each = config["tile_m"] * config["tile_n"] // (config["num_warps"] * 32)
+        if config["num_warps"] <= 4 or each >= 8:
+            return None
+        return (
+            f"{config['num_warps']} warps share a tile of {config['tile_m']} x {config['tile_n']}: too little for each"
+        )
 
     def _registers(self, stage: int, config: Config, problem: Problem, target: Target) -> str | None:
-        held = self.held(config)
-        each = sum(held.values()) // (config["num_warps"] * target.warp_size)
-        if target.vendor != "nvidia" or each < _NVIDIA_REGISTERS:
+        if target.vendor == "amd" and self.packed and not self._exact(target):
+            widened = config["tile_n"] * config["tile_k"]
+            if widened > _AMD_REGISTERS // 4:
+                return f"{widened:,} weights to widen at once: they spill, and take minutes to compile"
+        if target.vendor != "nvidia":
             return None
-        return f"{each} registers per thread for the {' and the '.join(held)}: they spill"
-
-
-@cache
-def source_hash(names: tuple[str, ...]) -> str:
-    """Return a hash of modules of this package that changes with their code, not with comments or docstrings.
-
-    It is taken of the source text, so that every Python agrees on it.
-    """
-    digest = hashlib.sha256()
-    for name in names:
-        digest.update(_code(Path(__file__).with_name(name).read_text("utf-8")).encode())
-    return digest.hexdigest()[:16]
-
-
-def _code(text: str) -> str:
-    """Return a module's lines that are not blank, without comments and docstrings."""
-    lines = text.splitlines()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            row, column = token.start
-            lines[row - 1] = lines[row - 1][:column]
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)  # type: ignore[operator]
-    return "\n".join(line.rstrip() for line in lines if line.strip())
-
-
-def _most_rows(problem: Problem) -> int:
-    """Return the smallest useful tile_m limit: an expert gets at most one row of each token."""
-    return max(TILES_M[0], 1 << (problem.tokens - 1).bit_length())
+        held, threads = self.held(config), config["num_warps"] * target.warp_size
+        each, most = sum(held.values()) // threads, min(255, target.registers // threads)
+        if each <= most * 7 // 8:
+            return None
+        return f"{each} of {most} registers per thread for the {' and the '.join(held)}: they spill"
 
 
 def _reduced(stage: int) -> str:
@@ -231,35 +315,13 @@ def _reduced(stage: int) -> str:
 
 def _k_above(stage: int, config: Config, problem: Problem, target: Target) -> str | None:
     k = problem.k(stage)
-    if config["tile_k"] <= k:
+    if config["tile_k"] <= padded(k):
         return None
     return f"tile_k {config['tile_k']} exceeds {_reduced(stage)} {k}: reads past the row"
 
 
-def _k_divides(stage: int, config: Config, problem: Problem, target: Target) -> str | None:
-    k = problem.k(stage)
-    if k % config["tile_k"] == 0:
-        return None
-    return f"tile_k {config['tile_k']} does not divide {_reduced(stage)} {k}: the last tile reads past the row"
-
-
-def _n_divides(stage: int, config: Config, problem: Problem, target: Target) -> str | None:
-    n = problem.n(stage)
-    if n % config["tile_n"] == 0:
-        return None
-    what = f"the {n} gate and up rows" if stage == 1 else f"model_dim {n}"
-    return f"tile_n {config['tile_n']} does not divide {what}: the last tile reads past the weights"
-
-
 def _buffers(stage: int, config: Config, problem: Problem, target: Target) -> str | None:
-    steps = problem.k(stage) // config["tile_k"]
+    steps = padded(problem.k(stage)) // config["tile_k"]
     if config["num_buffers"] <= max(2, steps):
         return None
     return f"num_buffers {config['num_buffers']} exceeds the {steps} K tiles: the rest stay empty"
-
-
-def _rows(stage: int, config: Config, problem: Problem, target: Target) -> str | None:
-    most = _most_rows(problem)
-    if config["tile_m"] <= most:
-        return None
-    return f"tile_m {config['tile_m']} only pads: an expert has at most {problem.tokens} rows, which {most} holds"

@@ -1,10 +1,10 @@
-"""What the grouped Triton implementations share: operands, sorting, tile maps, launching, combining."""
+"""The grouped kernels in Triton: operands, sorting, the two stages, combining, for any pair of formats."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
@@ -12,212 +12,264 @@ from torch import Tensor
 
 from moetune.device import ahead
 from moetune.device.arena import Arena
-from moetune.kernel import Operands
+from moetune.errors import UsageError
+from moetune.kernel import LOOP, Operands
 from moetune.model.config import Config
+from moetune.model.format import FORMATS
 from moetune.model.problem import Problem
 from moetune.model.target import Target
 from moetune.model.trial import Resources
 
-from . import reference
-from . import triton_core as core
-from .grouped import TILES_M, tile_capacity
-
-_COMBINE_BLOCK = 1024
-_SORT_BLOCK = 2048
-_MAP_BLOCK = 128
-FIXED = {"num_warps": 4, "enable_fp_fusion": True}
-INTERPRETED = bool(triton.knobs.runtime.interpret)
-"""Whether kernels run in Triton's interpreter, which multiplies bf16 as bit patterns: they widen to fp32 there."""
-
-
-class Slot(NamedTuple):
-    """One tensor of a problem; kernels write an `output`, and only read the others."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    output: bool = False
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the tensor."""
-        return prod(self.shape) * self.dtype.itemsize
-
-
-class Call(NamedTuple):
-    """One launch of a JIT function."""
-
-    function: Any
-    grid: tuple[int, ...]
-    arguments: tuple[Any, ...]
-    options: dict[str, Any]
-
-    def launch(self) -> None:
-        """Run it on the current stream."""
-        self.function[self.grid](*self.arguments, **self.options)
-
-    def compile(self, target: Target) -> Any:
-        """Compile it for a target, from mock arguments."""
-        return ahead.warm(self.function, self.arguments, self.options, target)
+from . import reference, triton_stages
+from . import triton_route as route
+from .grouped import TILES_M, tile_capacity, tile_parts
+from .triton_launch import INTERPRETED, Call, Slot
+from .triton_rows import Rows
+from .triton_weights import Weights, arguments, height
 
 
 @dataclass
 class GroupedOperands:
-    """The tensors of one problem by name, as `layout` lists them; `oracle_h` keeps stage 1's oracle for the layer's."""
+    """The tensors of one problem by name, as `layout` lists them, and the rows of each expert.
+
+    `oracle_h` keeps stage 1's oracle for the layer's.
+    """
 
     problem: Problem
     seed: int
     ids: Tensor
     output: Tensor
     tensors: dict[str, Tensor]
+    counts: tuple[int, ...]
     oracle_h: Tensor | None = None
 
 
 class GroupedTriton:
-    """A grouped kernel in Triton; a subclass adds its tensors, its two stages and its oracle."""
+    """A grouped kernel in Triton, of a format of rows and one of weights."""
 
-    weights: tuple[str, ...]
-    """Names of the tensors that operands of equal dimensions share."""
+    def __init__(self, rows: Rows, weights: Weights) -> None:
+        self.rows, self.weights = rows, weights
 
     def layout(self, problem: Problem) -> dict[str, Slot]:
-        """Return the tensors of a problem; a subclass adds its own."""
-        rows, experts = problem.rows, problem.experts
-        maps = {f"tiles{tile_m}": Slot((tile_capacity(problem, tile_m), 3), torch.int32, True) for tile_m in TILES_M}
+        """Return the tensors of a problem; where the shape has biases, b1 and b2 among them."""
+        rows, experts, d = problem.rows, problem.experts, problem.model_dim
+        maps = {f"tiles{tile_m}": Slot((tile_capacity(problem, tile_m), 4), torch.int32, True) for tile_m in TILES_M}
+        biases = {"b1": Slot((experts, problem.n(1)), torch.float32), "b2": Slot((experts, d), torch.float32)}
         return {
             "ids": Slot((problem.tokens, problem.topk), torch.int32),
             "router": Slot((problem.tokens, problem.topk), torch.float32),
             "order": Slot((rows,), torch.int32, True),
             "offsets": Slot((experts + 1,), torch.int32, True),
-            "y": Slot((rows, problem.model_dim), torch.bfloat16, True),
-            "output": Slot((problem.tokens, problem.model_dim), torch.bfloat16, True),
+            "y": Slot((rows, d), torch.bfloat16, True),
+            "output": Slot((problem.tokens, d), torch.bfloat16, True),
+            **{name: Slot(shape, torch.int32, True) for name, shape in route.workspaces(problem.rows, experts).items()},
             **maps,
+            **self.rows.slots(problem),
+            **self.weights.slots(1, problem),
+            **self.weights.slots(2, problem),
+            **(biases if problem.shape.biases else {}),
         }
-
-    def draw(self, tensors: dict[str, Tensor], names: set[str], generator: torch.Generator) -> None:
-        """Fill the tensors named that are a subclass's own."""
-        raise NotImplementedError  # abstract: each subclass has its own
-
-    def call(self, stage: int, config: Config, problem: Problem, tensors: dict[str, Any]) -> Call:
-        """Return the launch of a stage over tensors or mocks."""
-        raise NotImplementedError  # abstract: each subclass has its own
-
-    def extras(self, problem: Problem, tensors: dict[str, Any]) -> list[Call]:
-        """Return the launches beside the stages: the sort, the tile map, the combine, a subclass's own."""
-        return [
-            self._sort(problem, tensors),
-            self._map_tiles(TILES_M[0], problem, tensors),
-            self._combine(problem, tensors),
-        ]
 
     def make_operands(
         self, problem: Problem, seed: int, arena: Arena, weights_of: Operands | None = None
     ) -> GroupedOperands:
-        """Draw operands: x from N(0, 1), weights from N(0, 0.02), router weights a softmax of N(0, 1)."""
+        """Draw x from N(0, 1), weights and biases from N(0, 0.02), router weights as a softmax of N(0, 1)."""
+        shared = {"b1", "b2"}.union(*(self.weights.slots(stage, problem) for stage in (1, 2)))
         kept: dict[str, Tensor] = {}
         if isinstance(weights_of, GroupedOperands):
-            kept = {name: weights_of.tensors[name] for name in self.weights}
-        slots = self.layout(problem)
+            kept = {name: tensor for name, tensor in weights_of.tensors.items() if name in shared}
         tensors = {
             name: kept[name] if name in kept else arena.empty(name, slot.shape, slot.dtype, output=slot.output)
-            for name, slot in slots.items()
+            for name, slot in self.layout(problem).items()
         }
-        ids = problem.routing.draw(problem.tokens, problem.experts, problem.topk, seed)
+        ids = problem.draw_ids(seed)
         tensors["ids"].copy_(torch.from_numpy(ids))
         generator = torch.Generator(arena.device).manual_seed(seed)
         router = tensors["router"].normal_(generator=generator)
         router.copy_(router.softmax(-1))
-        self.draw(tensors, set(slots) - set(kept), generator)
-        operands = GroupedOperands(problem, seed, tensors["ids"], tensors["output"], tensors)
+        tensors["x"].normal_(generator=generator)
+        if not kept:
+            for stage in (1, 2):
+                self.weights.draw(stage, problem, tensors, generator)
+                if problem.shape.biases:
+                    tensors[f"b{stage}"].normal_(std=0.02, generator=generator)
+        counts = torch.from_numpy(ids[ids >= 0]).bincount(minlength=problem.experts).tolist()
+        operands = GroupedOperands(problem, seed, tensors["ids"], tensors["output"], tensors, tuple(counts))
+        self.validate(operands)
         self.quantise(operands)
         return operands
 
+    def validate(self, operands: GroupedOperands) -> None:
+        """Raise UsageError, naming the operand, on a wrong dtype, shape, stride or value; waits for the device."""
+        problem, tensors = operands.problem, operands.tensors
+        for name, slot in self.layout(problem).items():
+            have = tensors.get(name)
+            if have is None:
+                raise UsageError(f"operand {name} of {problem.key} is missing: give {slot.dtype} {list(slot.shape)}")
+            if have.dtype != slot.dtype or tuple(have.shape) != slot.shape:
+                raise UsageError(
+                    f"operand {name} of {problem.key} is {have.dtype} {list(have.shape)}: "
+                    f"give {slot.dtype} {list(slot.shape)}"
+                )
+            if not have.is_contiguous():
+                raise UsageError(f"operand {name} of {problem.key} is not contiguous: give {name}.contiguous()")
+        least, most = -1 if problem.ep > 1 else 0, problem.experts - 1
+        ids, router = tensors["ids"], tensors["router"]
+        if ids.numel() and (int(ids.min()) < least or int(ids.max()) > most):
+            raise UsageError(
+                f"operand ids of {problem.key} spans {int(ids.min())} to {int(ids.max())}: give {least} to {most}"
+            )
+        if not bool(router.isfinite().all()):
+            raise UsageError(f"operand router of {problem.key} is not finite everywhere: give weights without NaN")
+
     def quantise(self, operands: GroupedOperands) -> bool:
-        """Return False: x is used as it is."""
-        return False
+        """Quantise x, where the format does."""
+        calls = self.rows.quantise(operands.problem, operands.tensors)
+        for call in calls:
+            call.launch()
+        return bool(calls)
 
     def sort(self, operands: GroupedOperands, *configs: Config) -> None:
         """Sort the slots by expert and map the tiles of each tile_m in the configs; waits for nothing."""
-        t = operands.tensors
-        self._sort(operands.problem, t).launch()
-        for tile_m in sorted({config["tile_m"] for config in configs}):
-            self._map_tiles(tile_m, operands.problem, t).launch()
+        for call in self._route(operands.problem, operands.tensors, {config["tile_m"] for config in configs}):
+            call.launch()
 
     def launch(self, stage: int, config: Config, operands: GroupedOperands) -> None:
-        """Run stage 1 or 2 on the current stream, after `sort` has mapped its tile_m."""
-        self.call(stage, config, operands.problem, operands.tensors).launch()
+        """Run stage 1 or 2 on the current stream, after `sort` has mapped its tile_m; a loop kernel's by expert."""
+        problem, tensors = operands.problem, operands.tensors
+        first, *after = self.calls(stage, config, problem, tensors)
+        if problem.kernel.endswith(LOOP):
+            self._loop(first, stage, config, operands)
+        else:
+            first.launch()
+        for call in after:
+            call.launch()
 
     def combine(self, operands: GroupedOperands) -> None:
-        """Sum the topk slots of each token, first to last in fp32, into bf16 `output`."""
+        """Sum the slots of each token that are here, first to last in fp32, into bf16 `output`."""
         self._combine(operands.problem, operands.tensors).launch()
+
+    def rivals(self, operands: GroupedOperands, configs: Mapping[int, Config]) -> Mapping[str, Callable[[], None]]:
+        """Return the other ways to compute the layer: each expert's launches alone."""
+
+        def loop() -> None:
+            self.sort(operands, *configs.values())
+            for stage, config in configs.items():
+                first, *after = self.calls(stage, config, operands.problem, operands.tensors)
+                self._loop(first, stage, config, operands)
+                for call in after:
+                    call.launch()
+            self.combine(operands)
+
+        return {"per-expert loop": loop}
 
     def compile(self, stage: int, config: Config, problem: Problem, target: Target) -> Resources:
         """Compile a config, and what runs beside it, into Triton's cache; any compiler error comes through."""
         mocks = self.mocks(problem)
-        for extra in self.extras(problem, mocks):
-            extra.compile(target)
-        return ahead.resources(self.call(stage, config, problem, mocks).compile(target))
+        routing = [Call(*call) for call in route.binaries(problem.rows, problem.experts, mocks)]
+        first, *after = self.calls(stage, config, problem, mocks, target)
+        for call in [*routing, self._combine(problem, mocks), *self.rows.quantise(problem, mocks), *after]:
+            call.compile(target)
+        return ahead.resources(first.compile(target))
 
     def isa(self, stage: int, config: Config, problem: Problem, target: Target) -> str:
         """Return the PTX or AMDGCN assembly of a config."""
-        return ahead.isa(self.call(stage, config, problem, self.mocks(problem)).compile(target))
+        return ahead.isa(self.calls(stage, config, problem, self.mocks(problem), target)[0].compile(target))
+
+    def calls(
+        self, stage: int, config: Config, problem: Problem, tensors: dict[str, Any], target: Target | None = None
+    ) -> list[Call]:
+        """Return the launches of a stage over tensors or mocks, for a target (None: the device at hand)."""
+        t, shape, tile_m, tile_n = tensors, problem.shape, config["tile_m"], config["tile_n"]
+        n, k, inter = problem.n(stage), problem.k(stage), problem.inter_dim
+        columns = tile_n // (problem.gates if stage == 1 else 1)
+        across = inter if stage == 1 else n
+        capacity = tile_capacity(problem, tile_m)
+        rows_a, rows_b = tile_parts(tile_m)
+        nvidia = target.vendor == "nvidia" if target else torch.version.hip is None
+        options = {
+            "KIND": self.weights.kind, "GROUP": max(0, FORMATS[problem.format].weights.group),
+            "WEIGHTED": shape.router_on_input == (stage == 1),
+            "EVEN_N": across % columns == 0, "EVEN_K": k % config["tile_k"] == 0,
+            "ROWS_A": rows_a, "ROWS_B": rows_b, "TILE_N": tile_n, "TILE_K": config["tile_k"],
+            "BUFFERS": config["num_buffers"], "PREFETCH": config["prefetch"], "num_warps": config["num_warps"],
+            "THREADS": config["num_warps"] * (32 if nvidia else 64),
+            "ASM": nvidia and not INTERPRETED, "WIDEN": INTERPRETED, "enable_fp_fusion": True,
+        }  # fmt: skip
+        grid = (capacity * triton.cdiv(across, columns),)
+        inputs = (*self.rows.source(stage, t), *arguments(stage, t), t.get(f"b{stage}"), t["router"])
+        end = (height(stage, problem), *((problem.topk,) if stage == 1 else ()), capacity, config["group_m"])
+        if stage == 2:
+            function, outputs, sizes = triton_stages.stage2, [t["y"]], (n, k)
+        else:
+            store, h, scales = self.rows.target(config, problem, t)
+            function, outputs, sizes = triton_stages.stage1, [h, scales], (inter, k)
+            options |= {
+                "ACT": shape.act, "ALPHA": shape.alpha, "BETA": shape.beta, "LIMIT": shape.limit,
+                "INTERLEAVED": shape.interleaved, "STORE": store,
+            }  # fmt: skip
+        first = Call(function, grid, (*inputs, *outputs, t["order"], t[f"tiles{tile_m}"], *sizes, *end), options)
+        return [first, *(self.rows.passes(config, problem, t) if stage == 1 else [])]
 
     def outputs(self, stage: int, operands: GroupedOperands) -> tuple[Tensor, ...]:
         """Return the tensors that a stage writes (stage 3: combine's)."""
-        return tuple(operands.tensors[name] for name in self.written(stage))
-
-    def written(self, stage: int) -> tuple[str, ...]:
-        """Return the names of the tensors that a stage writes."""
-        return {1: ("h",), 2: ("y",), 3: ("output",)}[stage]
+        names = {1: self.rows.written(), 2: ("y",), 3: ("output",)}[stage]
+        return tuple(operands.tensors[name] for name in names)
 
     def decode(self, stage: int, operands: GroupedOperands) -> Tensor:
-        """Return a stage's output as fp32: h [rows, inter_dim], y [slots, model_dim], output [tokens, model_dim]."""
-        return self.outputs(stage, operands)[0].float()
+        """Return a stage's output as fp32: h [rows, inter_dim], y [slots, model_dim], output [tokens, model_dim].
 
-    def oracle(self, operands: GroupedOperands) -> tuple[Tensor, reference.Weight, reference.Weight]:
-        """Return x in fp32, and both stages' weights of an expert in fp32, as the kernel sees them."""
-        raise NotImplementedError  # abstract: each subclass has its own
-
-    def round_trip(self, h: Tensor) -> Tensor:
-        """Return the fp32 intermediate as the kernel stores it."""
-        raise NotImplementedError  # abstract: each subclass has its own
+        What belongs to experts elsewhere, which nobody writes, counts as zero.
+        """
+        if stage == 3:
+            return operands.output.float()
+        out = self.rows.h(operands.tensors) if stage == 1 else operands.tensors["y"].float()
+        if stage == 1:
+            out[sum(operands.counts) :] = 0.0
+        else:
+            out[operands.ids.flatten() < 0] = 0.0
+        return out
 
     def reference(self, stage: int, operands: GroupedOperands) -> Tensor:
         """Return the fp32 oracle of a stage, stage 1's as the kernel stores it (3 or 0: of the layer, from x)."""
-        problem, ids, router = operands.problem, operands.ids, operands.tensors["router"]
-        order = torch.sort(ids.flatten(), stable=True).indices
-        x, weight1, weight2 = self.oracle(operands)
-        if stage == 2:
-            return reference.stage2(self.decode(1, operands), weight2, ids, order, router, problem)
-        if operands.oracle_h is None:
-            operands.oracle_h = self.round_trip(reference.stage1(x, weight1, ids, order, problem))
-        h = operands.oracle_h
+        problem, ids, t = operands.problem, operands.ids, operands.tensors
+        order, _ = reference.sorted_slots(ids, problem.experts)
+
+        def weight(stage: int) -> reference.Weight:
+            return lambda expert: self.weights.logical(stage, expert, problem, t)
+
+        if stage != 2 and operands.oracle_h is None:
+            h = reference.stage1(self.rows.x(t), weight(1), ids, order, problem, t["router"], t.get("b1"))
+            operands.oracle_h = self.rows.round_trip(h)
         if stage == 1:
-            return h
-        return reference.combine(reference.stage2(h, weight2, ids, order, router, problem), problem)
+            assert operands.oracle_h is not None
+            return operands.oracle_h
+        rows = self.decode(1, operands) if stage == 2 else operands.oracle_h
+        assert rows is not None
+        y = reference.stage2(rows, weight(2), ids, order, t["router"], problem, t.get("b2"))
+        return y if stage == 2 else reference.combine(y, problem)
 
     def mocks(self, problem: Problem) -> dict[str, ahead.Mock]:
         """Return stand-ins for the tensors of a problem."""
         return {name: ahead.Mock(slot.dtype, slot.size_bytes) for name, slot in self.layout(problem).items()}
 
-    def _sort(self, problem: Problem, t: dict[str, Any]) -> Call:
-        arguments = (t["ids"], t["order"], t["offsets"], problem.rows, problem.experts)
-        return Call(core.sort_slots, (problem.experts + 1,), arguments, {"BLOCK": _SORT_BLOCK, **FIXED})
+    def _loop(self, call: Call, stage: int, config: Config, operands: GroupedOperands) -> None:
+        """Launch a stage once for each expert that has rows, over that expert's tiles alone."""
+        tile_m, start = config["tile_m"], 0
+        tiles = operands.tensors[f"tiles{tile_m}"]
+        across = call.grid[0] // tile_capacity(operands.problem, tile_m)
+        at = next(i for i, argument in enumerate(call.arguments) if argument is tiles)
+        for count in operands.counts:
+            used = -(-count // tile_m)
+            if used:
+                arguments = [*call.arguments]
+                arguments[at], arguments[-2] = tiles[start:], used
+                Call(call.function, (used * across,), tuple(arguments), call.options).launch()
+                start += used
 
-    def _map_tiles(self, tile_m: int, problem: Problem, t: dict[str, Any]) -> Call:
-        experts = problem.experts
-        arguments = (t["offsets"], t[f"tiles{tile_m}"], experts, tile_capacity(problem, tile_m), tile_m)
-        options = {"EXPERTS": triton.next_power_of_2(experts), "BLOCK": _MAP_BLOCK, **FIXED}
-        return Call(core.map_tiles, (experts + 1,), arguments, options)
+    def _route(self, problem: Problem, t: dict[str, Any], tiles_m: set[int]) -> list[Call]:
+        capacities = {tile_m: tile_capacity(problem, tile_m) for tile_m in tiles_m}
+        return [Call(*call) for call in route.plan(problem.rows, problem.experts, t, capacities)]
 
     def _combine(self, problem: Problem, t: dict[str, Any]) -> Call:
-        grid = (problem.tokens, triton.cdiv(problem.model_dim, _COMBINE_BLOCK))
-        options = {"TOPK": problem.topk, "BLOCK": _COMBINE_BLOCK, "WIDEN": INTERPRETED, **FIXED}
-        return Call(core.combine, grid, (t["y"], t["output"], problem.model_dim), options)
-
-
-def launch_options(config: Config) -> dict[str, Any]:
-    """Return the compile-time options of a stage; group_m is none, so that it costs no binary."""
-    return {
-        "TILE_M": config["tile_m"], "TILE_N": config["tile_n"], "TILE_K": config["tile_k"],
-        "BUFFERS": config["num_buffers"], "PREFETCH": config["prefetch"], "num_warps": config["num_warps"],
-        "WIDEN": INTERPRETED, "enable_fp_fusion": True,
-    }  # fmt: skip
+        return Call(*route.combine(problem.tokens, problem.topk, problem.model_dim, t, INTERPRETED, problem.ep))

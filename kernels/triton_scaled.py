@@ -1,13 +1,10 @@
-"""The product of MXFP8 rows and MXFP4 weights in Triton: the K loop, and how a target scales."""
+"""The product of MXFP8 rows and MXFP4 weights in Triton, on targets that scale within the matrix instruction."""
 
 # Triton's language has no types.
 # mypy: disable-error-code="untyped-decorator, no-untyped-def, no-untyped-call"
 
 import triton
 import triton.language as tl
-from triton.language.target_info import cuda_capability_geq, is_cuda
-
-from . import triton_widen as widen
 
 
 @triton.jit
@@ -44,18 +41,11 @@ def multiply(
     TILE_M: tl.constexpr,
     TILE_N: tl.constexpr,
     TILE_K: tl.constexpr,
-    BITS: tl.constexpr,
 ):
-    """Add the scaled product of one K step to the total: of widened tiles (BITS), or as the target scales."""
+    """Add the scaled product of one K step to the total."""
     left_scales = unpack(left_scales, TILE_M, TILE_K)
     right_scales = unpack(right_scales, TILE_N, TILE_K)
-    if BITS:
-        a = widen.widen_e4m3(left, left_scales, TILE_M, TILE_K)
-        w = widen.widen_e2m1(right, right_scales, TILE_N, TILE_K)
-        total = tl.dot(a, tl.trans(w), total)
-    else:
-        total = tl.dot_scaled(left, left_scales, "e4m3", tl.trans(right), right_scales, "e2m1", total)
-    return total
+    return tl.dot_scaled(left, left_scales, "e4m3", tl.trans(right), right_scales, "e2m1", total)
 
 
 @triton.jit
@@ -75,14 +65,12 @@ def product(
     TILE_K: tl.constexpr,
     BUFFERS: tl.constexpr,
     PREFETCH: tl.constexpr,
-    WIDEN: tl.constexpr,
 ):
     """Return rows `source` of A [.., k] times rows `lines` of W [.., packed], both int64, as fp32 [TILE_M, TILE_N].
 
     sa and sw [.., groups] hold their scales; rows of A not `live` count as zero. PREFETCH as in the bf16 kernel; A's
     scales go the way of A.
     """
-    BITS: tl.constexpr = is_cuda() and not cuda_capability_geq(10) and not WIDEN
     STEP: tl.constexpr = TILE_K // 128 if TILE_K >= 128 else TILE_K // 32
     live = live[:, None]
     a += source[:, None] * k + tl.arange(0, TILE_K)[None, :]
@@ -99,7 +87,7 @@ def product(
             more = live & (tl.full((1, 1), step, tl.int32) < k)
             next_left = tl.load(a, mask=more, other=0.0)
             next_scale = tl.load(sa, mask=more, other=0)
-            total = multiply(left, scale, tl.load(w), tl.load(sw), total, TILE_M, TILE_N, TILE_K, BITS)
+            total = multiply(left, scale, tl.load(w), tl.load(sw), total, TILE_M, TILE_N, TILE_K)
             left = next_left
             scale = next_scale
             w += TILE_K // 2
@@ -108,11 +96,9 @@ def product(
         for _ in tl.range(0, k, TILE_K, num_stages=BUFFERS):
             left = tl.load(a, mask=live, other=0.0)
             scale = tl.load(sa, mask=live, other=0)
-            total = multiply(left, scale, tl.load(w), tl.load(sw), total, TILE_M, TILE_N, TILE_K, BITS)
+            total = multiply(left, scale, tl.load(w), tl.load(sw), total, TILE_M, TILE_N, TILE_K)
             a += TILE_K
             sa += STEP
             w += TILE_K // 2
             sw += STEP
-    if BITS:
-        total *= widen.UNBIAS
     return total

@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from moetune.device.answers import Facts
@@ -89,6 +89,20 @@ class Bench:
     def spend(self, part: str, begun: float) -> None:
         """Add the time since `begun` (monotonic seconds) to a part of the problem's time."""
         self.seconds[part] = self.seconds.get(part, 0.0) + time.monotonic() - begun
+
+
+def start(lane: Lane, kernel: Kernel, target: Target) -> tuple[Target, Facts, dict[str, Any]]:
+    """Start a lane's worker for a kernel; raise MachineError where it does not start.
+
+    Returns the target, with measured rates where it states none, what the worker tells, and what a measurement is
+    identified by.
+    """
+    facts = lane.start(kernel.name, measure_rates=not target.bandwidth)
+    if facts.rates:
+        target = replace(target, bandwidth=facts.rates["bandwidth"], peaks={"bf16": facts.rates["bf16"]})
+    device = lane.device
+    where = {"product": device.product, "arch": device.arch, "cu_num": device.cu_num}
+    return target, facts, {**where, **facts.software, "kernel_hash": kernel.source_hash()}
 
 
 def identity_of(problem: Problem, machine: Mapping[str, Any], policy: Mapping[str, Any], seed: int) -> str:

@@ -37,6 +37,7 @@ _EXAMPLES = {
     "limit": "limit = 7.0",
     "interleaved": "interleaved = true",
     "biases": "biases = true",
+    "router_on_input": "router_on_input = true",
 }
 
 
@@ -105,6 +106,10 @@ def _parse(where: str, content: bytes) -> Shape:
 def _consistent(where: str, shape: Shape) -> Shape:
     if shape.topk > shape.experts:
         raise ShapeError(f"{where}: topk {shape.topk} is above experts {shape.experts}; lower topk")
+    if shape.router_on_input and shape.topk > 1:
+        raise ShapeError(
+            f"{where}: router_on_input with topk {shape.topk}: a token's experts share its input; set topk = 1"
+        )
     for tp in shape.tp:
         if shape.inter_dim % tp:
             legal = ", ".join(str(t) for t in (1, 2, 4, 8, 16) if shape.inter_dim % t == 0)

@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,11 +89,12 @@ def choose_kernels(names: Sequence[str], shapes: Sequence[Shape], target: Target
 
 def choose_problems(
     names: Sequence[str], tps: Sequence[int], tokens: Sequence[int], routings: Sequence[Routing],
-    kernels: dict[str, Kernel], target: Target, *, named: bool,
+    kernels: dict[str, Kernel], target: Target, *, named: bool, eps: Sequence[int] = (),
 ) -> tuple[tuple[Problem, ...], tuple[str, ...]]:  # fmt: skip
     """Return the problems in the order of their chains, and a line for each combination that cannot be.
 
-    Kernels that the command has not `named` are tuned only for shapes served in their format.
+    Kernels that the command has not `named` are tuned only for shapes served in their format. Without `eps`, expert
+    parallel degrees, every rank holds all experts.
     """
     problems = []
     left_out = []
@@ -104,17 +106,19 @@ def choose_problems(
         for tp in tps:
             if tp not in shape.tp:
                 raise UsageError(f"--tp {tp}: {shape.name} has TP {', '.join(map(str, shape.tp))}")
+        for ep in eps:
+            if shape.experts % ep:
+                raise UsageError(f"--ep {ep}: does not divide the {shape.experts} experts of {shape.name}")
         for kernel in kernels.values():
             if not named and kernel.format.name not in shape.formats:
                 continue
             for tp in tps or shape.tp:
-                reason = kernel.unsupported(shape, tp)
+                reason = kernel.unsupported(shape, tp) or _without_default(shape, tp, kernel, target)
                 if reason:
                     left_out.append(f"{shape.name} TP{tp} with {kernel.name}: {reason}")
                     continue
-                for routing in routings:
-                    for count in tokens or shape.tokens:
-                        problems.append(Problem(shape, tp, kernel.name, kernel.format.name, count, routing))
+                for ep, routing, count in product(eps or (1,), routings, tokens or shape.tokens):
+                    problems.append(Problem(shape, tp, kernel.name, kernel.format.name, count, routing, ep))
     if not problems:
         raise UsageError(f"nothing to tune: {left_out[0] if left_out else 'no problem'}")
     problems = list(dict.fromkeys(problems))
@@ -132,6 +136,17 @@ def choose_problems(
                     f"a fault of kernel {kernel.name}"
                 )
     return tuple(problems), tuple(left_out)
+
+
+def _without_default(shape: Shape, tp: int, kernel: Kernel, target: Target) -> str | None:
+    """Return why a kernel has no config for a shape on a target, or None; asked of the fewest tokens."""
+    problem = Problem(shape, tp, kernel.name, kernel.format.name, min(shape.tokens))
+    try:
+        for stage in kernel.stages:
+            kernel.default(stage, problem, target)
+    except KernelError as error:
+        return str(error)
+    return None
 
 
 def known_configs(paths: Sequence[Path]) -> tuple[Known, ...]:

@@ -10,6 +10,7 @@ MoetuneError                1  the root: the work failed
 ├── TableError              1  a table cannot be read or merged
 ├── MachineError            1  no usable device, or it is taken
 ├── SweepFailed             1  some problem has no correct default
+├── BenchFailed             1  some row is wrong, or slower than the default
 └── Interrupted       130/143  a signal stopped the work
 """
 
@@ -61,6 +62,10 @@ class MachineError(MoetuneError):
 
 class SweepFailed(MoetuneError):
     """At least one problem ended without a row."""
+
+
+class BenchFailed(MoetuneError):
+    """At least one row is wrong, or slower than the default beyond the spread."""
 
 
 class Interrupted(MoetuneError):

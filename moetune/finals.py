@@ -38,10 +38,10 @@ def decide_problem(
     bench.watch(Current(problem.key, "end to end"))
     coupling = bench.kernel.coupling if bench.kernel.coupling != "none" else bench.effort.coupling
     pairs = choose_pairs(defaults, fixed, list(finals.values()), coupling, bench.policy.pairs)
-    runs, rejected = _isolated(bench.lane.pair_final, pairs)
+    runs, rejected = isolated(bench.lane.layer_final, pairs)
     rejected |= {pair: run.rejected for pair, run in runs.items() if run.rejected}
     left = [pair for pair in runs if pair not in rejected]
-    reasons, lost = _isolated(bench.lane.verify, left) if left else ({}, {})
+    reasons, lost = isolated(bench.lane.verify, left) if left else ({}, {})
     rejected |= lost | {pair: reason for pair, reason in reasons.items() if reason}
     after = bench.lane.clock_mhz()
     bench.record.final(
@@ -73,7 +73,7 @@ def _timed(pair: Pair, stages: Sequence[int], alone: Mapping[tuple[int, Config],
     return all((stage, config) in alone for stage, config in zip(stages, pair, strict=True))
 
 
-def _isolated(
+def isolated(
     call: Callable[[list[Item]], Sequence[Value]], items: Sequence[Item]
 ) -> tuple[dict[Item, Value], dict[Item, str]]:
     """Return what a call answers for each item; where it is lost, each is tried alone, and those that fail are told.
@@ -113,7 +113,7 @@ def _stage_final(
     """Return the default and the finalists of a stage with their interleaved timing, fastest first."""
     bench.watch(Current(problem.key, "finals"))
     configs = list(dict.fromkeys([default, *(t.config for t in best[: bench.policy.finalists])]))
-    timings, rejected = _isolated(lambda some: bench.lane.stage_final(stage, some), configs)
+    timings, rejected = isolated(lambda some: bench.lane.stage_final(stage, some), configs)
     entries = [Entry(config, None, timing) for config, timing in timings.items()]
     entries += [Entry(config, None, Timing(0.0, 0.0, 0), None, reason) for config, reason in rejected.items()]
     bench.record.final(Final(problem.key, "stage", stage, tuple(entries), bench.identity(problem)))
@@ -173,7 +173,7 @@ def _told(
         default_stage_us=tuple(alone[s, c] for s, c in zip(stages, defaults, strict=True)),
         quantise_us=prepared.quantise_us,
         floor_us=floor_us(traffic, bench.target),
-        padded_floor_us=_padded_floor(kept, problem, rows, bench),
+        padded_floor_us=padded_floor_us(kept, problem, rows, bench),
         operations=sum(t.operations for t in traffic),
         bytes=sum(t.bytes for t in traffic),
         active_experts=active,
@@ -188,7 +188,7 @@ def _right_us(run: Run | None) -> float | None:
     return run.timing.median_us if run is not None and not run.rejected else None
 
 
-def _padded_floor(pair: Pair, problem: Problem, rows: Sequence[int], bench: Bench) -> float | None:
+def padded_floor_us(pair: Pair, problem: Problem, rows: Sequence[int], bench: Bench) -> float | None:
     """Return the floor of the rows that the tiles compute; None where the target states no rate."""
     active = sum(1 for count in rows if count)
     parts = [

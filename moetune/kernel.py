@@ -32,6 +32,8 @@ BOTH = 0
 """The stage number of a kernel whose two stages share one config."""
 LAYER = 3
 """The stage number of the whole layer, combine included."""
+LOOP = "-loop"
+"""Ends the name of a kernel that launches each expert alone."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,11 @@ class Limits:
     cap: float
     versus_default: float = 0.005
     worst_row: float = 4.0
+
+    @property
+    def caps(self) -> dict[str, float]:
+        """The highest errors against the reference: what a default, or another way to compute the layer, may have."""
+        return {"rel_l2": self.cap, "worst_row": self.worst_row * self.cap}
 
 
 class Kernel(Protocol):
@@ -149,8 +156,8 @@ def rules_of(kernel: Kernel, stage: int) -> tuple[Constraint, ...]:
 class Operands(Protocol):
     """The tensors of one problem, made by the implementation; the device worker looks only at these.
 
-    `problem` and `seed` say what was drawn, `ids` [tokens, topk] int32 the routing, `output` [tokens, model_dim]
-    what combine writes.
+    `problem` and `seed` say what was drawn, `ids` [tokens, topk] int32 the routing (`Problem.draw_ids`: -1 for experts
+    elsewhere), `output` [tokens, model_dim] what combine writes.
     """
 
     problem: Problem
@@ -193,6 +200,14 @@ class Implementation(Protocol):
         from x, with the requantisation between the stages emulated.
         """
 
+    def rivals(self, operands: Operands, configs: Mapping[int, Config]) -> Mapping[str, Callable[[], None]]:
+        """Return other ways to compute the whole layer on the same operands, by name; optional: none without it.
+
+        `configs` are by stage. Each call sorts where it needs to and leaves the layer in `operands.output`, as
+        `combine` does; like a launch it is captured in a graph once it has run, so it waits for nothing, and from
+        the second time on allocates no memory but what a graph keeps for it.
+        """
+
 
 @dataclass(frozen=True)
 class _Entry:
@@ -211,10 +226,20 @@ def kernel_names() -> list[str]:
 
 
 def load_kernel(name: str) -> Kernel:
-    """Return the description named; raise KernelError where there is none or it does not load."""
+    """Return the description named; raise KernelError where there is none or it does not load.
+
+    ``X-loop`` is what `loop()` of the description of X returns, where it has that: a kernel of this name and X's
+    format, whose implementation launches each expert alone.
+    """
     entries = _entries()
+    plain = name.removesuffix(LOOP)
+    if name not in entries and plain in entries:
+        loop: Callable[[], Kernel] | None = getattr(load_kernel(plain), "loop", None)
+        if loop is None:
+            raise KernelError(f"no kernel {name!r}: kernel {plain!r} has no launches expert by expert; name {plain!r}")
+        return loop()
     if name not in entries:
-        raise KernelError(f"no kernel {name!r}: {nearest(name, entries) if entries else 'none is installed'}")
+        raise KernelError(f"no kernel {name!r}: {nearest(plain, entries) if entries else 'none is installed'}")
     try:
         kernel = entries[name].load()
     except Exception as error:  # a plug-in may fail in any way

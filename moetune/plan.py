@@ -12,7 +12,6 @@ from moetune.model.config import Config
 from moetune.model.floor import Traffic, floor_us
 from moetune.model.policy import Policy
 from moetune.model.problem import Problem
-from moetune.model.routing import Routing
 from moetune.model.target import Target
 from moetune.search import Known, StageSearch, starting_configs
 from moetune.search.schedule import Round, rounds
@@ -90,8 +89,9 @@ class ProblemPlan:
 
 
 @cache
-def _active_experts(routing: Routing, tokens: int, experts: int, topk: int, seed: int) -> int:
-    return len(set(routing.draw(tokens, experts, topk, seed).flat))
+def _active_experts(problem: Problem, seed: int) -> int:
+    ids = problem.draw_ids(seed)
+    return len(set(ids[ids >= 0].tolist()))
 
 
 def plan_problem(
@@ -102,7 +102,8 @@ def plan_problem(
     What neighbouring problems will have found is not known yet: their best configs come in at the sweep. Raises
     KernelError where the kernel's default is not in its own pool, UsageError on an unknown sampler.
     """
-    active = _active_experts(problem.routing, problem.tokens, problem.experts, problem.topk, seed)
+    routed = dataclasses.replace(problem, tp=1, kernel="", format="")  # problems that differ in these are routed alike
+    active = _active_experts(routed, seed)
     stages = tuple(
         _plan_stage(kernel, stage, problem, target, budget, sampler, seed, known, active) for stage in kernel.stages
     )

@@ -9,13 +9,13 @@ import shlex
 import signal
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from moetune import __version__
-from moetune.bench import Bench, Effort
+from moetune.bench import Bench, Effort, start
 from moetune.board import Board
 from moetune.device.child import Stopped
 from moetune.device.compiling import CompilePool, Job
@@ -30,7 +30,7 @@ from moetune.model.problem import Problem
 from moetune.model.progress import Current
 from moetune.model.target import Target
 from moetune.model.trial import Decision, Verdict
-from moetune.search import Known
+from moetune.search import Known, StageSearch
 from moetune.space import enumerate_pool
 from moetune.tuning import tune
 
@@ -92,23 +92,33 @@ def run(order: Order, watch: Callable[[Board, int], None]) -> Ended:
         threads = [threading.Thread(target=_drive, args=(lane, order, board, compilers), daemon=True) for lane in lanes]
         begun = time.monotonic()
         try:
-            for thread in threads:
-                thread.start()
-            while any(thread.is_alive() for thread in threads) and not signals:
-                for thread in threads:
-                    thread.join(0.25 / len(threads))
-                watch(board, compilers.compiled if compilers is not None else 0)
+            attend(threads, signals, lambda: watch(board, compilers.compiled if compilers is not None else 0))
         finally:
             board.stop()
-            for lane in lanes:
-                lane.stop()
-            if compilers is not None:
-                compilers.close()
-            for thread in threads:
-                thread.join(30)
+            finish(threads, lanes, compilers)
         watch(board, compilers.compiled if compilers is not None else 0)
         verdicts = tuple(board.verdicts[p.key] for p in order.problems if p.key in board.verdicts)
         return Ended(verdicts, time.monotonic() - begun, _error(order, board, signals, verdicts))
+
+
+def attend(threads: Sequence[threading.Thread], signals: list[int], look: Callable[[], None]) -> None:
+    """Start threads, and look on at 4 Hz until all have ended or a signal came."""
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads) and not signals:
+        for thread in threads:
+            thread.join(0.25 / len(threads))
+        look()
+
+
+def finish(threads: Sequence[threading.Thread], lanes: Sequence[Lane], compilers: CompilePool | None) -> None:
+    """End the children of lanes and of the compile pool, then the threads that wait for them."""
+    for lane in lanes:
+        lane.stop()
+    if compilers is not None:
+        compilers.close()
+    for thread in threads:
+        thread.join(30)
 
 
 def _error(order: Order, board: Board, signals: list[int], verdicts: tuple[Verdict, ...]) -> MoetuneError | None:
@@ -184,16 +194,21 @@ def _drive(lane: Lane, order: Order, board: Board, compilers: CompilePool | None
         _take_all(lane, order, board, compilers)
     except Stopped:
         pass
-    except MoetuneError as error:
-        board.stop(error)
     except Exception as error:  # a fault of moetune's own must stop the sweep with a message, not a dead thread
-        import traceback
-
-        with open(order.out / "fault.log", "a") as log:
-            traceback.print_exc(file=log)
-        board.stop(MoetuneError(f"internal fault on {lane.device.name}: {error!r}; see {order.out / 'fault.log'}"))
+        board.stop(told(error, lane, order.out))
     finally:
         lane.lose()
+
+
+def told(error: Exception, lane: Lane, out: Path) -> MoetuneError:
+    """Return what stopped a lane as an error in one line; the trace of a fault of moetune's own goes to a log."""
+    if isinstance(error, MoetuneError):
+        return error
+    import traceback
+
+    with open(out / "fault.log", "a") as log:
+        traceback.print_exception(error, file=log)
+    return MoetuneError(f"internal fault on {lane.device.name}: {error!r}; see {out / 'fault.log'}")
 
 
 def _take_all(lane: Lane, order: Order, board: Board, compilers: CompilePool | None) -> None:
@@ -225,18 +240,8 @@ def _take_all(lane: Lane, order: Order, board: Board, compilers: CompilePool | N
 
 
 def _bench(lane: Lane, order: Order, board: Board, compilers: CompilePool | None, kernel: Kernel) -> Bench:
-    target = order.target
-    facts = lane.start(kernel.name, measure_rates=not target.bandwidth)
-    if facts.rates:
-        target = dataclasses.replace(target, bandwidth=facts.rates["bandwidth"], peaks={"bf16": facts.rates["bf16"]})
+    target, facts, machine = start(lane, kernel, order.target)
     device = lane.device
-    machine = {
-        "product": device.product,
-        "arch": device.arch,
-        "cu_num": device.cu_num,
-        **facts.software,
-        "kernel_hash": kernel.source_hash(),
-    }
     board.header({
         "kernel": kernel.name, "machine": machine, "timing": facts.policy, "timer_floor_us": facts.timer_floor_us,
         "rates": {"bandwidth": target.bandwidth, **target.peaks},
@@ -258,12 +263,19 @@ def _bench(lane: Lane, order: Order, board: Board, compilers: CompilePool | None
 
 
 def _compile_ahead(bench: Bench, order: Order, compilers: CompilePool) -> None:
-    """Queue whole pools for idle compile workers where the sweep will try a good part of them anyway."""
+    """Queue for idle compile workers each search's first round, and pools of which it will try a good part anyway."""
     mine = [p for p in order.problems if p.kernel == bench.kernel.name]
+    effort = order.effort
     jobs: dict[int, dict[Hashable, Job]] = {stage: {} for stage in bench.kernel.stages}
     for problem in mine:
         for stage, found in jobs.items():
-            for config in enumerate_pool(bench.kernel, stage, problem, bench.target).configs:
+            pool = enumerate_pool(bench.kernel, stage, problem, bench.target)
+            search = StageSearch(
+                pool, bench.kernel.default(stage, problem, bench.target), (),
+                problem=problem.key, budget=effort.trials, sampler=effort.sampler, seed=effort.seed,
+            )  # fmt: skip
+            compilers.ahead([bench.job(stage, config, problem) for config in search.ask()])
+            for config in pool.configs:
                 job = bench.job(stage, config, problem)
                 found.setdefault(job.key, job)
     asked = len(mine) * order.effort.trials

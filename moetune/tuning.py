@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from moetune.bench import Bench, tile_rows
 from moetune.device.answers import Attempt, Prepared
@@ -55,25 +55,13 @@ def _tune(verdict: Verdict, problem: Problem, bench: Bench) -> Verdict:
     """Return the verdict; the default must compile, run and be right before anything else is tried."""
     defaults = bench.defaults(problem)
     verdict = dataclasses.replace(verdict, default1=defaults[0], default2=defaults[-1])
-    bench.watch(Current(problem.key, "compiling"))
-    for stage, config in zip(bench.kernel.stages, defaults, strict=True):
-        trial = _compiled(problem, stage, config, 0, bench)
-        if trial.outcome is not Outcome.OK:
-            reason = f"the default does not compile: {NAMES[stage]}: {trial.outcome}: {trial.reason}"
-            return dataclasses.replace(verdict, reason=reason)
-    bench.watch(Current(problem.key, "operands"))
     try:
-        prepared = bench.lane.prepare(problem, bench.effort.seed, defaults, tile_rows(bench.kernel))
-    except LOST as error:
-        bench.lane.lose()
-        return dataclasses.replace(verdict, reason=f"the default does not run: {error}")
-    bench.seconds["operands"] = prepared.seconds
-    if prepared.fault:
-        return dataclasses.replace(verdict, reason=prepared.fault)
+        prepared = ready(problem, bench)
+    except KernelError as error:
+        return dataclasses.replace(verdict, reason=str(error))
     pools = {stage: enumerate_pool(bench.kernel, stage, problem, bench.target) for stage in bench.kernel.stages}
     best: dict[int, list[Trial]] = {}
-    for stage, pool in pools.items():
-        trials = _search(problem, pool, prepared, bench)
+    for stage, trials in _searched(problem, pools, prepared, bench).items():
         if not trials[0].ok:
             reason = f"{NAMES[stage]}: the default fails its check ({trials[0].outcome}: {trials[0].reason})"
             return dataclasses.replace(verdict, reason=reason)
@@ -87,6 +75,37 @@ def _tune(verdict: Verdict, problem: Problem, bench: Bench) -> Verdict:
     return dataclasses.replace(
         verdict, pool={str(stage): len(pool.configs) for stage, pool in pools.items()}, excluded=excluded
     )
+
+
+def ready(problem: Problem, bench: Bench) -> Prepared:
+    """Load a problem; raise KernelError, saying why, where its default does not compile, run, or compute the right."""
+    defaults = bench.defaults(problem)
+    bench.watch(Current(problem.key, "compiling"))
+    for stage, config in zip(bench.kernel.stages, defaults, strict=True):
+        trial = _compiled(problem, stage, config, 0, bench)
+        if trial.outcome is not Outcome.OK:
+            raise KernelError(f"the default does not compile: {NAMES[stage]}: {trial.outcome}: {trial.reason}")
+    bench.watch(Current(problem.key, "operands"))
+    try:
+        prepared = bench.lane.prepare(problem, bench.effort.seed, defaults, tile_rows(bench.kernel))
+    except LOST as error:
+        bench.lane.lose()
+        raise KernelError(f"the default does not run: {error}") from error
+    bench.seconds["operands"] = prepared.seconds
+    if prepared.fault:
+        raise KernelError(prepared.fault)
+    return prepared
+
+
+def try_config(
+    problem: Problem, stage: int, config: Config, number: int, give_up_us: float | None, bench: Bench
+) -> Trial:
+    """Compile a config, check it and time it; what goes wrong is its outcome."""
+    trial = _compiled(problem, stage, config, number, bench)
+    if trial.outcome is not Outcome.OK:
+        return trial
+    compiles = bench.kernel.device == "gpu" and trial.resources is None
+    return _tried(trial, bench.lane.attempt(stage, config, give_up_us, compiles=compiles), bench)
 
 
 def _compiled(problem: Problem, stage: int, config: Config, number: int, bench: Bench) -> Trial:
@@ -109,20 +128,35 @@ def _compiled(problem: Problem, stage: int, config: Config, number: int, bench: 
     )
 
 
-def _search(problem: Problem, pool: Pool, prepared: Prepared, bench: Bench) -> list[Trial]:
-    """Return the trials of a stage, the default's first."""
+def _searched(problem: Problem, pools: Mapping[int, Pool], prepared: Prepared, bench: Bench) -> dict[int, list[Trial]]:
+    """Return the trials of each stage, the default's first; all end where one's default fails.
+
+    The stages take turns, a round each: one's next round compiles while the other's is measured.
+    """
+    trials: dict[int, list[Trial]] = {stage: [] for stage in pools}
+    searches = {stage: _search(problem, pool, trials[stage], prepared, bench) for stage, pool in pools.items()}
+    while searches:
+        for stage, search in list(searches.items()):
+            if next(search, None) is None:
+                del searches[stage]
+                if not trials[stage][0].ok:
+                    return {stage: trials[stage]}
+    return trials
+
+
+def _search(
+    problem: Problem, pool: Pool, trials: list[Trial], prepared: Prepared, bench: Bench
+) -> Iterator[list[Config]]:
+    """Add to the trials of a stage; yields each round's configs once they are being compiled."""
     effort, stage = bench.effort, pool.stage
     search = StageSearch(
         pool, bench.kernel.default(stage, problem, bench.target), bench.starting(problem, stage, pool),
         problem=problem.key, budget=effort.trials, sampler=effort.sampler, seed=effort.seed,
     )  # fmt: skip
-    until = None
-    if bench.deadline is not None:
-        now, stages = time.monotonic(), bench.kernel.stages
-        until = now + max(bench.deadline - now, 0.0) / (len(stages) - stages.index(stage))
-    trials: list[Trial] = []
     while configs := search.ask():
-        made = _round(problem, stage, configs, search.round, trials, prepared, bench, until)
+        _compile(problem, stage, _unknown(problem, stage, configs, bench), bench)
+        yield configs
+        made = _round(problem, stage, configs, search.round, trials, prepared, bench, bench.deadline)
         trials += made
         if not trials[0].ok:
             break
@@ -130,7 +164,17 @@ def _search(problem: Problem, pool: Pool, prepared: Prepared, bench: Bench) -> l
             bench.complete = False
             break
         search.tell(made)
-    return trials
+
+
+def _unknown(problem: Problem, stage: int, configs: Sequence[Config], bench: Bench) -> list[Config]:
+    identity = bench.identity(problem)
+    return [c for c in configs if bench.record.known(problem.key, identity, stage, c) is None]
+
+
+def _compile(problem: Problem, stage: int, configs: Sequence[Config], bench: Bench) -> None:
+    """Have configs compiled, all at once; `_compiled` waits for one."""
+    if bench.compilers is not None and bench.kernel.compiles_ahead:
+        bench.compilers.want([bench.job(stage, c, problem) for c in configs])
 
 
 def _round(
@@ -142,10 +186,6 @@ def _round(
     The round breaks off at `until` (monotonic seconds), but never before the default.
     """
     identity, policy = bench.identity(problem), bench.policy
-    known = {c: bench.record.known(problem.key, identity, stage, c) for c in configs}
-    missing = [c for c in configs if known[c] is None]
-    if bench.compilers is not None and bench.kernel.compiles_ahead:
-        bench.compilers.want([bench.job(stage, c, problem) for c in missing])  # all at once, then in turn
     best_us = _best_us(before)
     give_up_us = best_us * policy.give_up if best_us is not None else None
     floor = _stage_floor(problem, stage, prepared, bench)
@@ -153,12 +193,9 @@ def _round(
     for config in configs:
         if until is not None and time.monotonic() > until and (before or trials):
             break
-        trial = known[config]
+        trial = bench.record.known(problem.key, identity, stage, config)
         if trial is None:
-            trial = _compiled(problem, stage, config, number, bench)
-            if trial.outcome is Outcome.OK:
-                compiles = bench.kernel.device == "gpu" and trial.resources is None
-                trial = _tried(trial, bench.lane.attempt(stage, config, give_up_us, compiles=compiles), bench)
+            trial = try_config(problem, stage, config, number, give_up_us, bench)
             bench.record.trial(trial)
         trials.append(trial)
         if give_up_us is None and trial.ok and trial.timing:  # the default is the first of round 0

@@ -1,4 +1,4 @@
-"""What tests of whole sweeps share: a command line, and a third party's kernels, really installed."""
+"""What tests share: a folder of binaries, a command line, and a third party's kernels, really installed."""
 
 from __future__ import annotations
 
@@ -23,6 +23,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-build-isolation"]
     subprocess.run([*pip, "--target", str(target), str(source)], check=True, stdin=subprocess.DEVNULL)
     return target
+
+
+@pytest.fixture
+def compiled(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keep Triton's binaries in one folder for all tests of a run, whichever worker runs them."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
+    return folder
 
 
 @pytest.fixture

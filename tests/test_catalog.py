@@ -62,6 +62,9 @@ class TestBundled:
             ("mixtral-8x7b", (4096, 14336, 8, 2)),
             ("kimi-k3", (3584, 3072, 896, 16)),
             ("nemotron-3-ultra-550b-a55b", (2048, 5120, 512, 22)),
+            ("nemotron-3-super-120b-a12b", (1024, 2688, 512, 22)),
+            ("kimi-k2.5", (7168, 2048, 384, 8)),
+            ("minimax-m3", (6144, 3072, 128, 4)),
         ],
     )
     def test_sizes_are_those_the_experts_multiply(self, name: str, sizes: tuple[int, ...]) -> None:
@@ -78,6 +81,32 @@ class TestBundled:
         shape = load_shape("gpt-oss-20b")
         assert (shape.act, shape.alpha, shape.beta, shape.limit) == ("swiglu", 1.702, 1.0, 7.0)
         assert shape.interleaved and shape.biases
+
+    def test_minimax_m3_has_its_activation_in_the_plain_order_without_biases(self) -> None:
+        shape, theirs = load_shape("minimax-m3"), load_shape("gpt-oss-20b")
+        assert (shape.act, shape.alpha, shape.beta, shape.limit) == (
+            theirs.act,
+            theirs.alpha,
+            theirs.beta,
+            theirs.limit,
+        )
+        assert not shape.interleaved and not shape.biases
+
+    @pytest.mark.parametrize(
+        ("name", "formats"),
+        [
+            ("kimi-k2.5", ("w4a16_g32",)),
+            ("gpt-oss-120b", ("a16w4", "a8w4")),
+            ("gpt-oss-20b", ("a16w4", "a8w4", "w4a16_g32")),
+            ("deepseek-v3", ("fp8_block",)),
+        ],
+    )
+    def test_formats_are_those_published_the_first_served_first(self, name: str, formats: tuple[str, ...]) -> None:
+        assert load_shape(name).formats == formats
+
+    def test_only_llama_4_weights_the_input_of_its_experts(self) -> None:
+        weighted = [name for name in shape_names() if load_shape(name).router_on_input]
+        assert weighted == ["llama-4-maverick-17b-128e", "llama-4-scout-17b-16e"]
 
     def test_the_demo_is_tiny(self) -> None:
         shape = load_shape("demo")
@@ -150,6 +179,8 @@ class TestNames:
         ({"formats": "bf16"}, "formats 'bf16' is no filled list"),
         ({"tokens": [1, "2"]}, "tokens '2' is of the wrong type"),
         ({"topk": 9}, "topk 9 is above experts 8; lower topk"),
+        ({"router_on_input": True}, "router_on_input with topk 2: a token's experts share its input; set topk = 1"),
+        ({"router_on_input": 1}, "router_on_input 1 is of the wrong type; write it as router_on_input = true"),
         ({"tp": [1, 3]}, "tp 3 does not divide inter_dim 512; 1, 2, 4, 8, 16 do"),
     ],
 )

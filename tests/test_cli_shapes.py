@@ -40,7 +40,7 @@ def test_the_list_has_a_row_for_each_shape(moetune) -> None:
     assert [row["shape"] for row in rows] == shape_names()
     assert {
         "shape": "qwen3.5-397b-a17b", "model_dim": 4096, "inter_dim": 1024, "experts": 512, "topk": 10,
-        "act": "silu", "shared": 1, "moe_layers": 60, "formats": "bf16, a8w4", "tp": "1,2,4,8,16",
+        "act": "silu", "shared": 1, "moe_layers": 60, "formats": "bf16, a8w4, a16w4", "tp": "1,2,4,8,16",
     } in rows  # fmt: skip
 
 
@@ -53,16 +53,43 @@ def test_a_format_is_legal_or_says_why_at_each_degree(moetune) -> None:
     _, out, _ = moetune("qwen3.5-397b-a17b", "--json")
     rows = sheets(out)["Formats"]
     assert {row["tp"] for row in rows} == {1, 2, 4, 8, 16}
-    at_16 = {row["legal"]: row for row in rows if row["tp"] == 16}
-    assert at_16["yes"]["formats"].split(", ")[:2] == ["bf16", "a8w4"]
-    assert at_16["no"]["formats"].split(", ")[0] == "fp8_block"
-    assert at_16["no"]["why_not"] == "inter_dim 64 is no multiple of 128"
+    at_16 = {row["formats"].split(", ")[0]: row for row in rows if row["tp"] == 16}
+    assert [at_16[form]["legal"] for form in ("bf16", "a8w4", "fp8_block")] == ["yes", "yes", "no"]
+    assert at_16["fp8_block"]["why_not"] == "inter_dim 64 is no multiple of 128"
+
+
+@pytest.mark.parametrize(
+    ("words", "fitted"),
+    [
+        (("gpt-oss-120b", "--tp", "1"), {"bf16": "masked", "a16w4": "padded: 2880 to 2944", "w4a16": None}),
+        (("gpt-oss-120b", "--tp", "2"), {"a16w4": "padded: 2880 to 2944, 1440 to 1536"}),
+        (("gemma-4-26b-a4b", "--tp", "1"), {"w8a8_int8": "masked", "w4a16_g32_zp": "padded: 704 to 768"}),
+        (("deepseek-v2-lite", "--tp", "1"), {"w4a8_int8": None, "bf16": None}),
+        (("deepseek-v2-lite", "--tp", "2"), {"w4a8_int8_g64": "steps of 64", "w4a8_int8_g32_zp": "steps of 32"}),
+        (
+            ("gpt-oss-20b", "--tp", "1", "--target", "gfx950"),
+            {"a8w4": "no tile divides", "a16w4": "padded: 2880 to 2944"},
+        ),
+        (("gemma-4-26b-a4b", "--tp", "4"), {"bf16": "no GPU kernel"}),
+    ],
+)
+def test_it_says_what_becomes_of_dimensions_that_are_no_multiple_of_128(
+    moetune, words: tuple[str, ...], fitted: dict[str, str | None]
+) -> None:
+    _, out, _ = moetune(*words, "--json")
+    found = {form: row["off_128"] for row in sheets(out)["Formats"] for form in row["formats"].split(", ")}
+    assert {form: found[form] for form in fitted} == fitted
+
+
+def test_where_all_are_multiples_of_128_nothing_is_said(moetune) -> None:
+    assert "off 128" in moetune("gpt-oss-20b")[1]
+    assert "off 128" not in moetune("demo")[1]
 
 
 def test_each_bucket_shows_experts_rows_bytes_operations_and_floor(moetune) -> None:
     _, out, _ = moetune("qwen3.5-397b-a17b", "--tp", "1", "--tokens", "1,64,8192", "--json")
     rows = {(row["format"], row["tokens"]): row for row in sheets(out)["Floor"]}
-    assert set(rows) == {(form, tokens) for form in ("bf16", "a8w4") for tokens in (1, 64, 8192)}
+    assert set(rows) == {(form, tokens) for form in ("bf16", "a8w4", "a16w4") for tokens in (1, 64, 8192)}
     assert rows["bf16", 64]["active_experts"] == pytest.approx(367, abs=0.5)
     assert rows["bf16", 64]["rows_per_active_expert"] == pytest.approx(1.74, abs=0.01)
     assert rows["bf16", 1]["bytes"] == pytest.approx(10 * 3 * 1024 * 4096 * 2, rel=1e-3)

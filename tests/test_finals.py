@@ -8,7 +8,7 @@ from fakes import fake_problem
 from moetune.bench import identity_of
 from moetune.device.answers import Run
 from moetune.device.child import ChildDied
-from moetune.finals import _isolated, choose_pairs, decide
+from moetune.finals import choose_pairs, decide, isolated
 from moetune.model.config import Config
 from moetune.model.trial import Accuracy, Decision, Timing
 
@@ -80,7 +80,7 @@ def _dies_with(*bad: str):
 
 
 def test_a_finalist_that_kills_the_worker_is_left_out_and_told() -> None:
-    answers, failed = _isolated(_dies_with("bad"), ["default", "bad", "good"])
+    answers, failed = isolated(_dies_with("bad"), ["default", "bad", "good"])
     assert answers == {"default": 7, "good": 4} and list(failed) == ["bad"]
 
 
@@ -90,11 +90,11 @@ def test_a_finalist_that_kills_only_in_company_is_left_out_and_the_others_stay()
             raise ChildDied(f"died of {items}")
         return [len(item) for item in items]
 
-    answers, failed = _isolated(call, ["default", "one", "late", "three"])
+    answers, failed = isolated(call, ["default", "one", "late", "three"])
     assert answers == {"default": 7, "one": 3, "three": 5}
     assert list(failed) == ["late"] and "lost in company" in failed["late"]
 
 
 def test_a_lost_default_is_lost() -> None:
     with pytest.raises(ChildDied):
-        _isolated(_dies_with("default"), ["default", "good"])
+        isolated(_dies_with("default"), ["default", "good"])

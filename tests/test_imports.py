@@ -26,6 +26,7 @@ RANKS = {
     "search": 6,
     "tables": 6,
     "bench": 7,
+    "claims": 7,
     "holding": 7,
     "plan": 7,
     "report": 7,
@@ -34,7 +35,9 @@ RANKS = {
     "finals": 8,
     "live": 8,
     "tuning": 9,
+    "referee": 10,
     "sweep": 10,
+    "match": 11,
     "watching": 11,
     "cli": 12,
 }
@@ -108,7 +111,15 @@ def child(code: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["sweep", "--help"], ["merge", "--help"], ["report", "--help"], ["shapes", "--help"]]
+    "words",
+    [
+        ["--help"],
+        ["sweep", "--help"],
+        ["merge", "--help"],
+        ["report", "--help"],
+        ["bench", "--help"],
+        ["shapes", "--help"],
+    ],
 )
 def test_help_imports_neither_torch_nor_pandas_nor_optuna(words: list[str]) -> None:
     done = child(f"""

@@ -26,8 +26,8 @@ TOY = Shape("toy", 96, 80, 6, 3, "silu", True, ("bf16",), (1,), (1, 16))
 DEMO = load_shape("demo")
 
 
-def problem(tokens: int, shape: Shape = TOY, tp: int = 1, routing: str = "uniform") -> Problem:
-    return Problem(shape, tp, "cpu", "bf16", tokens, Routing.parse(routing))
+def problem(tokens: int, shape: Shape = TOY, tp: int = 1, routing: str = "uniform", ep: int = 1) -> Problem:
+    return Problem(shape, tp, "cpu", "bf16", tokens, Routing.parse(routing), ep)
 
 
 def operands(p: Problem, seed: int = 0, weights_of=None):
@@ -55,9 +55,9 @@ def configs(p: Problem, stage: int) -> list[Config]:
 
 
 @pytest.mark.parametrize("routing", ["uniform", "balanced", "hot:0.5"])
-@pytest.mark.parametrize("tokens", [1, 2, 16, 40])
-def test_every_stage_agrees_with_the_reference_writes_all_and_nothing_else(tokens, routing):
-    p = problem(tokens, routing=routing)
+@pytest.mark.parametrize(("tokens", "ep"), [(1, 1), (2, 1), (16, 1), (40, 1), (1, 3), (16, 2), (40, 6)])
+def test_every_stage_agrees_with_the_reference_writes_all_and_nothing_else(tokens, ep, routing):
+    p = problem(tokens, routing=routing, ep=ep)
     arena, o = operands(p)
     before = arena.checksum()
     for config1, config2 in zip(configs(p, 1), configs(p, 2), strict=False):
@@ -84,7 +84,9 @@ def test_every_stage_agrees_with_the_reference_writes_all_and_nothing_else(token
         {"act": "relu2", "gated": False},
         {"model_dim": 48, "inter_dim": 208},
         {"topk": 1},
+        {"topk": 1, "router_on_input": True},
         {"topk": 6},
+        {"interleaved": True},
     ],
     ids=str,
 )
@@ -102,6 +104,20 @@ def test_some_expert_has_no_rows_and_one_has_all_under_hot_routing():
     _, o = operands(problem(16, routing="hot:0.5"))
     counts = torch.bincount(o.ids.flatten(), minlength=TOY.experts)
     assert (counts == 0).any() and counts.max() == 16
+
+
+def test_a_token_with_no_expert_here_is_zero_and_its_slots_are_not_touched():
+    p = problem(40, ep=6)
+    _, o = operands(p)
+    o.y.fill_(7.0)
+    c1, c2 = KERNEL.default(1, p, CPU), KERNEL.default(2, p, CPU)
+    for step in (1, 2, 3):
+        run(step, c1, c2, o)
+    elsewhere = o.ids < 0
+    assert elsewhere.all(1).any() and not elsewhere.all()
+    assert o.y[elsewhere.flatten()].eq(7.0).all()
+    assert o.output[elsewhere.all(1)].eq(0).all() and o.output[~elsewhere.all(1)].ne(0).any(1).all()
+    assert sum(stop - start for tiles in o.tiles.values() for _, start, stop in tiles) == (~elsewhere).sum()
 
 
 def test_a_wrong_weight_is_noticed():

@@ -124,6 +124,25 @@ def test_a_verdict_without_sound_times_names_its_line(path, change):
         read_ledger(path)
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"ep": 0}, "facts.ep 0 is no count"),
+        ({"ep": None}, "facts.ep None is no count"),
+        ({"tokens": "16"}, "facts.tokens '16' is no count"),
+        ({"experts": True}, "facts.experts True is no count"),
+        ({"ep": 3}, "facts.ep 3 does not divide the experts"),
+    ],
+)
+def test_a_verdict_without_sound_counts_names_its_line(path, change, words):
+    lines = path.read_bytes().splitlines(keepends=True)
+    record = json.loads(lines[-1])
+    record["facts"] |= change
+    path.write_bytes(b"".join([*lines[:-1], json.dumps(record).encode() + b"\n"]))
+    with pytest.raises(LedgerError, match=f"line 7 cannot be read .{words}"):
+        read_ledger(path)
+
+
 def test_a_final_may_hold_a_rejected_finalist_without_a_time():
     final = dataclasses.replace(FINAL, entries=(Entry(TRIAL.config, None, Timing(0.0, 0.0, 0), rejected="wrong"),))
     assert Final.from_json(final.to_json()) == final

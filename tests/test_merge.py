@@ -178,6 +178,15 @@ def test_what_the_key_cannot_tell_apart_goes_to_the_json_only(tmp_path):
     assert plan.merged.json_only == {"routing zipf:1.2": 1, "routing balanced": 1, "biases": 1}
 
 
+def test_a_rank_of_several_and_launches_expert_by_expert_take_no_row_of_the_csv(tmp_path):
+    into = tmp_path / "t.csv"
+    rank = verdict(16, facts={"ep": 2, "experts": 16})
+    plan = merge_into(into, [ledger(tmp_path, verdict(16), rank, verdict(16, kernel="bf16-loop", us=70.0))])
+    assert counts(plan) == {"added": 3}
+    assert [row["us"] for row in rows(into)] == ["80"]
+    assert plan.merged.json_only == {"expert parallelism": 1, "launches expert by expert": 1}
+
+
 def test_two_kernels_that_meet_in_one_merge_share_the_json_and_the_first_has_the_csv(tmp_path):
     into = tmp_path / "t.csv"
     plan = merge_into(into, [ledger(tmp_path, verdict(16, us=90.0), verdict(16, kernel="theirs", us=70.0))])

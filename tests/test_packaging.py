@@ -16,9 +16,10 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel from a copy of what git tracks, so that nothing is left in the checkout."""
+    """Build the wheel from a copy of what git does not ignore, so that nothing is left in the checkout."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True)
+    files = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(files, cwd=ROOT, check=True, capture_output=True, text=True)
     for name in listed.stdout.split("\0"):
         if name and not name.startswith(("results/", "tests/")) and (ROOT / name).is_file():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
@@ -37,6 +38,7 @@ def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     assert "moetune/py.typed" in names and any(n.endswith("licenses/LICENSE") for n in names)
     assert not [n for n in names if re.search(r"(^|/)(results|tests)/", n)]
     code = {p.relative_to(ROOT).as_posix() for p in (ROOT / "moetune").rglob("*.py")}
+    code |= {f"moetune_{p.relative_to(ROOT).as_posix()}" for p in (ROOT / "kernels").rglob("*.py")}
     assert code <= set(names), "a package is missing from pyproject.toml's list"
 
 

@@ -16,6 +16,7 @@ from moetune.model.target import Target
 from moetune.plan import (
     Cost,
     ProblemPlan,
+    StagePlan,
     estimate_seconds,
     exclusion_rows,
     first_rows,
@@ -85,6 +86,16 @@ def test_a_users_configs_are_shown_after_the_default() -> None:
     found = plan_problem(KERNEL, fake_problem(), TARGET, 40, "gp", 0, known)
     assert found.stages[0].first[1] == config
     assert config not in found.stages[1].first
+
+
+def test_a_rank_of_several_moves_only_the_experts_that_its_own_rows_reach() -> None:
+    def stages(ep: int) -> tuple[StagePlan, ...]:
+        return plan_problem(KERNEL, dataclasses.replace(fake_problem(256), ep=ep), TARGET, 4, "random", 0).stages
+
+    for whole, quarter in zip(stages(1), stages(4), strict=True):
+        assert quarter.traffic[0].operations * 4 == whole.traffic[0].operations
+        assert quarter.traffic[0].bytes < whole.traffic[0].bytes / 3
+        assert quarter.weight_bytes < whole.weight_bytes / 3
 
 
 def test_a_small_pool_is_planned_whole() -> None:

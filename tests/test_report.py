@@ -14,6 +14,7 @@ from moetune.report.accuracy import accuracy_sheet, failure_sheet
 from moetune.report.buckets import config_sheets, identify, time_sheets
 from moetune.report.contents import CONTENTS, report_sheets
 from moetune.report.evidence import Evidence, read_evidence
+from moetune.report.loops import loop_sheet
 from moetune.report.outcomes import outcome_sheet, seconds_sheet
 from moetune.report.rows import row_of
 from moetune.report.sheet import Sheet, render
@@ -21,6 +22,7 @@ from moetune.report.summary import summary_sheets
 from moetune.tables.native import native_bytes
 from moetune.tables.row import Row
 
+LOOPS = [verdict(tokens, kernel="bf16-loop", us=us) for tokens, us in ((1, 400.0), (16, 200.0))]
 SEVERAL = [verdict(1, us=50.0), verdict(16), tie(128), verdict(16, tp=2, us=64.0, default_us=64.0 * 2)]
 
 
@@ -131,6 +133,51 @@ class TestBuckets:
 
     def test_a_group_without_any_row_is_left_out(self):
         assert time_sheets([failed(16)], {}) == []
+
+
+class TestRanks:
+    WHOLE, RANK = (
+        verdict(16),
+        dataclasses.replace(verdict(16, facts={"ep": 8}), problem="demo/tp1/ep8/bf16/t16/uniform"),
+    )
+
+    def test_they_are_groups_of_their_own(self):
+        (summary,) = summary_sheets([self.RANK, self.WHOLE])
+        assert [(row["ep"], row["rows"]) for row in objects(summary)] == [(1, 1), (8, 1), ("all", 2)]
+        titles = [sheet.title for sheet in time_sheets([self.RANK, self.WHOLE], {})]
+        assert [title.removeprefix("Token buckets: bf16, demo, ").split(", uni")[0] for title in titles] == [
+            "TP 1", "TP 1, EP 8",
+        ]  # fmt: skip
+
+    def test_without_any_no_column_shows(self):
+        sheets = report_sheets(Evidence({"a": self.WHOLE}), "shape")
+        assert all("ep" in sheet.hidden for sheet in sheets if "ep" in sheet.columns)
+
+    def test_the_kernel_is_found_in_their_name(self):
+        posed = dataclasses.replace(trial(), problem=self.RANK.problem)
+        assert objects(outcome_sheet([], [posed]))[0]["kernel"] == "bf16"
+
+
+class TestLoops:
+    def test_each_bucket_tuned_both_ways_has_a_row(self):
+        sheet = loop_sheet([*LOOPS, verdict(16), verdict(1, us=100.0), verdict(128), verdict(16, tp=2)])
+        assert [(row["tokens"], row["grouped_us"], row["loop_us"], row["gain"]) for row in objects(sheet)] == [
+            (1, 100.0, 400.0, 4.0), (16, 80.0, 200.0, 2.5),
+        ]  # fmt: skip
+        assert sheet.title == ("Grouped against each expert alone: bf16, demo, TP 1, uniform routing, NVIDIA H200")
+
+    def test_a_failed_problem_and_another_machine_are_not_compared(self):
+        other = verdict(16, machine={**verdict().machine, "product": "NVIDIA H100"})
+        assert loop_sheet([*LOOPS, failed(1), other]).rows == ()
+
+    def test_a_report_shows_it_only_where_there_is_one_or_it_is_named(self):
+        def titles(*verdicts, only=()):
+            found = Evidence({identify(v): v for v in verdicts})
+            return [sheet.title.partition(":")[0] for sheet in report_sheets(found, only=only)]
+
+        assert "Grouped against each expert alone" not in titles(verdict(16))
+        assert "Grouped against each expert alone" in titles(verdict(16), *LOOPS)
+        assert titles(verdict(16), only=["loops"]) == ["Grouped against each expert alone"]
 
 
 class TestOutcomes:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from moetune.ledger import read_ledger
-from moetune.tables.aiter import HEADER
+from moetune.tables.aiter import HEADER, unsaid
+from moetune.tables.native import native_path, read_native
 
 RESULTS = Path(__file__).parent.parent / "results"
 LEDGERS = sorted(RESULTS.glob("*/ledger.jsonl"))
@@ -44,6 +45,9 @@ class TestLedger:
             assert found is not None and found.nonfinite == 0
             assert found.rel_l2 <= limits["rel_l2"] and found.worst_row <= limits["worst_row"]
             assert found.rel_l2_default <= limits["rel_l2_default"] == 0.005
-        with open(ledger.parent / "tuned_grouped_fmoe.csv", newline="") as file:
+        table = ledger.parent / "tuned_grouped_fmoe.csv"
+        with open(table, newline="") as file:
             header, *rows = list(csv.reader(file))
-        assert tuple(header) == tuple(HEADER) and len(rows) == len(verdicts)
+        every = read_native(native_path(table))
+        assert len(every) == len(verdicts)
+        assert tuple(header) == tuple(HEADER) and len(rows) == sum(not unsaid(row) for row in every)

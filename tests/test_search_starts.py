@@ -35,6 +35,13 @@ def test_the_next_smaller_bucket_comes_before_the_next_larger_and_the_neighbouri
     assert starting_configs(PROBLEM, 1, POOL, items) == [c, a, b, d]
 
 
+def test_the_next_expert_parallel_degree_counts_as_the_next_tp() -> None:
+    facts = PROBLEM.facts()
+    assert distance(facts, facts | {"ep": 2}) == distance(facts, facts | {"topk": 4}) == 2.0
+    ranks = [known(config, ep=ep) for config, ep in zip(POOL.configs, (1, 2), strict=False)]
+    assert starting_configs(PROBLEM, 1, POOL, ranks[::-1], few=1) == list(POOL.configs[:2])
+
+
 def test_the_same_problem_comes_before_all_others() -> None:
     a, b = POOL.configs[:2]
     assert starting_configs(PROBLEM, 1, POOL, [known(a, us=1.0, tokens=8), known(b)])[0] == b

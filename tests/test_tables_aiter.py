@@ -45,6 +45,21 @@ def test_a_config_shared_by_both_stages_names_stage_zero_twice():
     assert cell(row, "tile_m2") == "32"
 
 
+def test_experts_are_those_of_one_rank_and_the_input_may_be_weighted():
+    row = aiter.cells(Row(verdict(facts={"ep": 4, "topk": 1, "router_on_input": True})))
+    assert [cell(row, name) for name in ("expert", "topk", "doweight_stage1", "max_m")] == ["2", "1", "1", "16"]
+    assert cell(aiter.cells(Row(verdict())), "expert") == "8"
+
+
+@pytest.mark.parametrize("changes", [{}, {"topk": 1, "router_on_input": True}, {"act": "gelu_tanh"}])
+def test_what_the_key_tells_is_read_back(changes):
+    row = Row(verdict(facts=changes))
+    assert aiter.unsaid(row) == ""
+    told = aiter.facts(dict(zip(aiter.HEADER, aiter.cells(row), strict=True)))
+    assert told.items() <= row.facts.items()
+    assert row.facts.keys() - told.keys() == {"shape", "tp", "kernel", "format"}
+
+
 configs = st.dictionaries(st.from_regex(r"[a-z][a-z0-9_]*", fullmatch=True), st.integers(), min_size=1).map(
     lambda values: Config(tuple(values.items()))
 )
@@ -88,7 +103,12 @@ def test_numbers_have_at_most_four_decimals(value, text):
         ({"limit": 10.0}, "silu's alpha, beta or limit"),
         ({"act": "swiglu"}, "swiglu's alpha, beta or limit"),
         ({"act": "swiglu", "alpha": 1.702, "beta": 1.0, "limit": 7.0}, ""),
-        ({"format": "w4a16"}, "int4 group"),
+        ({"format": "w4a16_g64"}, "groups of 64"),
+        ({"format": "w4a16"}, ""),
+        ({"format": "w4a8_int8_g32_zp"}, "zero points"),
+        ({"ep": 8}, "expert parallelism"),
+        ({"kernel": "bf16-loop"}, "launches expert by expert"),
+        ({"router_on_input": True, "topk": 1}, ""),
         ({"format": "nvfp4"}, "format nvfp4"),
         ({"biases": True, "routing": "balanced"}, "biases, routing balanced"),
     ],

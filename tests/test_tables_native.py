@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import pytest
@@ -23,6 +24,14 @@ def test_any_rows_written_are_read_back_whole(tmp_path_factory, made):
     path = tmp_path_factory.mktemp("t") / "t.moetune.json"
     path.write_bytes(native_bytes(rows))
     assert read_native(path) == sorted(rows, key=lambda row: row.key)
+
+
+def test_rows_of_before_expert_parallelism_are_of_one_rank_with_the_output_weighted(tmp_path):
+    old = verdict(16)
+    old = dataclasses.replace(old, facts={k: v for k, v in old.facts.items() if k not in ("ep", "router_on_input")})
+    data = {"tool": "moetune", "schema": 1, "rows": [old.to_json()]}
+    (tmp_path / "t.moetune.json").write_text(json.dumps(data))
+    assert read_native(tmp_path / "t.moetune.json") == [Row(verdict(16))]
 
 
 def test_the_file_does_not_depend_on_the_order_of_rows_and_has_a_row_a_line():

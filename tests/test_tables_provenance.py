@@ -27,6 +27,7 @@ def test_a_row_is_one_line_with_what_was_measured_and_how_to_repeat_it():
     assert (second["kernel_hash"], first["kernel_hash"]) == ("cd", None)
     assert second["command"].startswith("moetune sweep demo --tp 1 --tokens 16")
     assert (first["decision"], second["decision"]) == ("tie", "tuned")
+    assert (second["tp"], second["ep"]) == (1, 1)
 
 
 def test_it_says_which_rows_are_in_the_csv():

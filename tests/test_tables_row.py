@@ -38,8 +38,9 @@ def test_the_key_holds_the_problem_and_the_kind_of_device_but_not_the_models_nam
     others = [
         verdict(32), verdict(kernel="cpu"), verdict(routing="balanced"), verdict(facts={"biases": True}),
         verdict(facts={"limit": 7.0}), verdict(machine={"arch": "sm_90", "cu_num": 114}),
+        verdict(facts={"ep": 2}), verdict(facts={"router_on_input": True}), verdict(kernel="bf16-loop"),
     ]  # fmt: skip
-    assert len({key, *(Row(v).key for v in others)}) == 7
+    assert len({key, *(Row(v).key for v in others)}) == 10
 
 
 def test_only_rows_of_one_identity_are_measured_alike():

@@ -74,3 +74,19 @@ def test_the_expected_active_experts_are_the_mean_of_draws(tokens: int) -> None:
 
 def test_all_experts_are_active_when_each_token_goes_to_all() -> None:
     assert expected_active_experts(8, 8, 1) == 8.0
+
+
+def test_zero_points_are_read_with_the_scales() -> None:
+    assert (
+        weight_bytes(FORMATS["w4a16_g32_zp"], 256, 384) == weight_bytes(FORMATS["w4a16_g32"], 256, 384) + 256 * 12 // 2
+    )
+
+
+def test_a_rank_of_several_moves_and_computes_its_share_of_the_rows() -> None:
+    whole, eighth = (Problem(QWEN, 1, "bf16", "bf16", 4096, ep=ep) for ep in (1, 8))
+    for stage in (1, 2):
+        all_rows, rows = (stage_traffic(FORMATS["bf16"], stage, p, 0) for p in (whole, eighth))
+        assert rows.operations * 8 == all_rows.operations
+        assert rows.bytes < all_rows.bytes
+    # 1 - (7/8)^10 of the tokens have a row here: x once for each of them, and h for each row
+    assert stage_traffic(FORMATS["bf16"], 1, eighth, 0).bytes == 2 * (round(4096 * 0.73692) * 4096 + 5120 * 1024)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from moetune import __version__
+from moetune.cli.bench import bench
 from moetune.cli.merge import merge
 from moetune.cli.report import report
 from moetune.cli.shapes import shapes
@@ -41,7 +42,7 @@ def _root(
     """Tune grouped mixture-of-experts kernels, and write the tables that serving stacks read."""
 
 
-for command in (sweep, merge, report, shapes):
+for command in (sweep, merge, report, bench, shapes):
     app.command()(command)
 
 

@@ -18,7 +18,7 @@ def report(
     by: Annotated[str, typer.Option(help="A row of the summary, and a sheet, for each tp or shape.")] = "tp",
     only: Annotated[
         list[str] | None,
-        typer.Option(help="Print only these: summary, failures, buckets, configs, accuracy, outcomes, time."),
+        typer.Option(help="Print only these: summary, failures, buckets, loops, configs, accuracy, outcomes, time."),
     ] = None,
     summary: Annotated[bool, typer.Option("--summary", help="Short for --only summary.")] = False,
     form: Form = "text",

@@ -32,6 +32,7 @@ _COUPLINGS = ("none", "tile_m")
 def sweep(
     shape: Annotated[list[str], typer.Argument(help="Shapes: names that `moetune shapes` lists, or TOML files.")],
     tp: Annotated[str, typer.Option(help="TP degrees, e.g. 1,2,4 (default: the shape's).")] = "",
+    ep: Annotated[str, typer.Option(help="Expert parallel degrees, e.g. 1,8: tune what one rank runs.")] = "1",
     tokens: Annotated[str, typer.Option(help="Token buckets, e.g. 1-256,1024 (default: the shape's).")] = "",
     kernel: Annotated[list[str] | None, typer.Option(help="Kernels (default: those of the shape's formats).")] = None,
     trials: Annotated[int, typer.Option(help="Trials per problem and stage.", min=1)] = 100,
@@ -93,6 +94,7 @@ def sweep(
     routings = [Routing.parse(text) for text in split(routing)] or [Routing()]
     wanted = split(kernel)
     tps, buckets = integers(tp, "--tp") if tp else [], integers(tokens, "--tokens") if tokens else []
+    eps = integers(ep, "--ep")
     devices: list[Device] = []
     if target:
         plan_for = load_target(target)
@@ -103,7 +105,7 @@ def sweep(
         devices = devices or the_cpu()
         plan_for = target_for(devices[0])
     kernels = choose_kernels(wanted, shapes, plan_for)
-    problems, left_out = choose_problems(shape, tps, buckets, routings, kernels, plan_for, named=bool(wanted))
+    problems, left_out = choose_problems(shape, tps, buckets, routings, kernels, plan_for, named=bool(wanted), eps=eps)
     for line in left_out:
         print(f"left out: {line}", file=sys.stderr)
     known = known_configs(start_from or [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from moetune.model.config import Config
 from moetune.model.trial import Accuracy, Outcome, Phase, Timing
 
 
@@ -48,8 +49,20 @@ class Attempt:
 
 
 @dataclass(frozen=True)
+class Rival:
+    """Another way to compute the whole layer, by the name that the kernel gives it, with the configs it may use."""
+
+    name: str
+    configs: tuple[Config, ...]
+
+
+Entrant = tuple[Config, ...] | Rival
+"""What a final of whole layers times: a config for each stage (or one for both), or a rival."""
+
+
+@dataclass(frozen=True)
 class Run:
-    """One pair of a final: its timing, and why its output is wrong, if it is."""
+    """One entrant of a final: its timing, and why its output is wrong, if it is."""
 
     timing: Timing
     accuracy: Accuracy

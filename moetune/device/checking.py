@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from moetune.device.accuracy import compare, fault
+from moetune.device.answers import Entrant, Rival
 from moetune.device.loaded import Loaded, bits_of, same_bits
 from moetune.kernel import LAYER
 from moetune.model.config import Config
@@ -55,19 +56,21 @@ class Damage(Exception):
     """A finalist wrote beside its outputs: the operands can no longer be trusted."""
 
 
-def check_layer(loaded: Loaded, pair: Sequence[Config]) -> tuple[Accuracy, str]:
+def check_layer(loaded: Loaded, entrant: Entrant) -> tuple[Accuracy, str]:
     """Run a whole layer twice on poisoned outputs; return its accuracy and why it is wrong, if it is.
 
-    Raises Damage where it writes beside its outputs.
+    A rival rounds where the kernel does not: it is held to the caps alone. Raises Damage where one writes beside its
+    outputs.
     """
     runs = []
     for _ in range(2):
         loaded.poison(*loaded.stages)
-        loaded.layer(pair)
+        loaded.layer(entrant)
         runs.append([bits.clone() for bits in bits_of(loaded.code.outputs(LAYER, loaded.operands))])
     output = loaded.code.decode(LAYER, loaded.operands)
     accuracy = compare(output, loaded.references[LAYER], loaded.default_outputs[LAYER])
-    wrong = fault(accuracy, loaded.limits[LAYER]) or ""
+    limits = loaded.kernel.limits.caps if isinstance(entrant, Rival) else loaded.limits[LAYER]
+    wrong = fault(accuracy, limits) or ""
     if not wrong and not same_bits(*runs):
         wrong = "two runs of the layer differ"
     refuse_damage(loaded, LAYER)
@@ -81,7 +84,7 @@ def refuse_damage(loaded: Loaded, stage: int) -> None:
         raise Damage(damage)
 
 
-def verify(loaded: Loaded, pairs: Sequence[Sequence[Config]]) -> list[str]:
+def verify(loaded: Loaded, pairs: Sequence[tuple[Config, ...]]) -> list[str]:
     """Check pairs on other draws: a second seed, both ends of the bucket, one hot expert among empty ones.
 
     Returns for each pair why it is wrong, or nothing. Raises Damage where one writes beside its outputs.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from moetune.device.answers import Attempt, Facts, Prepared, Run
+from moetune.device.answers import Attempt, Entrant, Facts, Prepared, Run
 from moetune.device.child import LOST, Child, ChildDied, ChildError, ChildTimeout, Stopped
 from moetune.device.machine import Device, sm_clock_mhz
 from moetune.errors import MachineError
@@ -164,12 +164,22 @@ class Lane:
         timings: list[Timing] = self._final("stage_final", stage, list(configs))
         return timings
 
-    def pair_final(self, pairs: Sequence[Sequence[Config]]) -> list[Run]:
+    def products_final(self, pairs: Sequence[tuple[Config, ...]]) -> list[Timing]:
+        """Time the stages of pairs together, interleaved; raise one of LOST, after which the worker is replaced."""
+        timings: list[Timing] = self._final("products_final", list(pairs))
+        return timings
+
+    def rivals(self, configs: tuple[Config, ...]) -> list[str]:
+        """Return the names of the kernel's other ways to compute the layer; raise one of LOST."""
+        names: list[str] = self._final("rivals", configs)
+        return names
+
+    def layer_final(self, entrants: Sequence[Entrant]) -> list[Run]:
         """Time and check whole layers, interleaved; raise one of LOST, after which the worker is replaced."""
-        runs: list[Run] = self._final("pair_final", list(pairs))
+        runs: list[Run] = self._final("layer_final", list(entrants))
         return runs
 
-    def verify(self, pairs: Sequence[Sequence[Config]]) -> list[str]:
+    def verify(self, pairs: Sequence[tuple[Config, ...]]) -> list[str]:
         """Check pairs on other draws; raise one of LOST, after which the worker is replaced."""
         reasons: list[str] = self._final("verify", list(pairs))
         return reasons

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from moetune.device.accuracy import calibrate, compare, default_fault
+from moetune.device.answers import Entrant, Rival
 from moetune.device.arena import POISON, Arena
 from moetune.kernel import BOTH, LAYER, Implementation, Kernel, Operands
 from moetune.model.config import Config
@@ -52,6 +53,7 @@ class Loaded:
     accuracy: dict[int, list[Accuracy]] = field(default_factory=dict)
     limits: dict[int, dict[str, float]] = field(default_factory=dict)
     checksum: tuple[int, ...] = ()
+    _rivals: dict[tuple[Config, ...], Mapping[str, Callable[[], None]]] = field(default_factory=dict)
 
     @property
     def stages(self) -> tuple[int, ...]:
@@ -76,15 +78,27 @@ class Loaded:
         if stage == BOTH:
             self.code.combine(self.operands)
 
-    def layer(self, configs: Sequence[Config]) -> None:
-        """Run the whole layer: sort, both stages, combine."""
-        self.code.sort(self.operands, *configs)
-        if len(configs) == 1:
-            self.run(BOTH, configs[0])
+    def products(self, configs: Sequence[Config]) -> None:
+        """Launch the stages, without a combine, after their tiles are mapped."""
+        for stage, config in zip(self.kernel.stages, configs, strict=True):
+            self.code.launch(stage, config, self.operands)
+
+    def layer(self, entrant: Entrant) -> None:
+        """Run the whole layer: sort, both stages, combine; or a rival's way to it."""
+        if isinstance(entrant, Rival):
+            self.rivals(entrant.configs)[entrant.name]()
             return
-        self.code.launch(1, configs[0], self.operands)
-        self.code.launch(2, configs[1], self.operands)
+        self.code.sort(self.operands, *entrant)
+        self.products(entrant)
         self.code.combine(self.operands)
+
+    def rivals(self, configs: tuple[Config, ...]) -> Mapping[str, Callable[[], None]]:
+        """Return the kernel's other ways to the layer, made once so that they keep their memory; empty for none."""
+        if configs not in self._rivals:
+            offered = getattr(self.code, "rivals", None)
+            by_stage = dict(zip(self.kernel.stages, configs, strict=True))
+            self._rivals[configs] = dict(offered(self.operands, by_stage)) if offered else {}
+        return self._rivals[configs]
 
     def restore(self, stage: int) -> None:
         """Give stage 2 the default's verified stage 1 output, which candidates of stage 1 overwrite."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from moetune.device.answers import Attempt, Facts, Prepared, Run
+from moetune.device.answers import Attempt, Entrant, Facts, Prepared, Rival, Run
 from moetune.device.checking import check, check_layer, refuse_damage, verify
 from moetune.device.child import first_line
 from moetune.device.loaded import Loaded, default_reason, load
@@ -68,7 +68,8 @@ class Worker:
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
         loaded = self._problem = load(self._kernel, self._code, self._device, problem, seed, tile_rows, defaults)
-        counts = torch.bincount(loaded.operands.ids.flatten().long().cpu(), minlength=problem.experts)
+        ids = loaded.operands.ids.cpu()
+        counts = torch.bincount(ids[ids >= 0], minlength=problem.experts)
         quantise_us = None
         if self._code.quantise(loaded.operands):
             replay = self._timer.capture(lambda: self._code.quantise(loaded.operands), "quantise")
@@ -79,7 +80,7 @@ class Worker:
             quantise_us=quantise_us,
             seconds=time.perf_counter() - begun,
             fault=default_reason(loaded),
-            ids_digest=hashlib.sha256(loaded.operands.ids.cpu().numpy().tobytes()).hexdigest()[:16],
+            ids_digest=hashlib.sha256(ids.numpy().tobytes()).hexdigest()[:16],
         )
 
     def attempt(self, stage: int, config: Config, give_up_us: float | None) -> Attempt:
@@ -154,21 +155,42 @@ class Worker:
                 samples[index].append(value)
         return [timing_of(s) for s in samples]
 
-    def pair_final(self, pairs: Sequence[Sequence[Config]]) -> list[Run]:
-        """Time whole layers interleaved (sort, stages, combine), each checked before and after."""
-        before = [check_layer(self._loaded, pair) for pair in pairs]
+    def products_final(self, pairs: Sequence[tuple[Config, ...]]) -> list[Timing]:
+        """Time the stages of pairs together, interleaved: one cold replay, without sort and combine."""
+        self._code.sort(self._loaded.operands, *dict.fromkeys(config for pair in pairs for config in pair))
+        for pair in pairs:
+            self._loaded.products(pair)
         timings = self._interleave([
-            self._timer.capture(functools.partial(self._loaded.layer, pair), self._label("pair", *pair))
+            self._timer.capture(functools.partial(self._loaded.products, pair), self._label("products", *pair))
             for pair in pairs
         ])  # fmt: skip
-        after = [check_layer(self._loaded, pair) for pair in pairs]
+        refuse_damage(self._loaded, LAYER)
+        return timings
+
+    def rivals(self, configs: tuple[Config, ...]) -> list[str]:
+        """Return the names of the kernel's other ways to compute the layer."""
+        return list(self._loaded.rivals(configs))
+
+    def layer_final(self, entrants: Sequence[Entrant]) -> list[Run]:
+        """Time whole layers interleaved (sort, stages, combine, or a rival's way), each checked before and after."""
+        before = [check_layer(self._loaded, entrant) for entrant in entrants]
+        timings = self._interleave([
+            self._timer.capture(functools.partial(self._loaded.layer, entrant), self._named(entrant))
+            for entrant in entrants
+        ])  # fmt: skip
+        after = [check_layer(self._loaded, entrant) for entrant in entrants]
         refuse_damage(self._loaded, LAYER)
         return [
             Run(timing, late[0], early[1] or late[1])
             for timing, early, late in zip(timings, before, after, strict=True)
         ]
 
-    def verify(self, pairs: Sequence[Sequence[Config]]) -> list[str]:
+    def _named(self, entrant: Entrant) -> str:
+        if isinstance(entrant, Rival):
+            return self._label(f"rival {entrant.name}", *entrant.configs)
+        return self._label("pair", *entrant)
+
+    def verify(self, pairs: Sequence[tuple[Config, ...]]) -> list[str]:
         """Check pairs on other draws of activations, routing and tokens; return why each is wrong, or nothing."""
         return verify(self._loaded, pairs)
 

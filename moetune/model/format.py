@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
 class Operand:
     """How one operand is stored: bits per element, and one scale per `group` elements along K.
 
-    `group` 0 means no scale, -1 one scale per row. `rate` names the target's peak that bounds a product of it.
+    `group` 0 means no scale, -1 one scale per row; each scale has a zero point of `zero_bits`, if any.
     """
 
     dtype: str
     bits: int
     group: int = 0
     scale_bits: int = 0
+    zero_bits: int = 0
 
     def bytes(self, rows: int, k: int) -> int:
-        """Return the stored bytes of a [rows, k] matrix with its scales."""
+        """Return the stored bytes of a [rows, k] matrix with its scales and zero points."""
         data = rows * k * self.bits // 8
         if self.group == 0:
             return data
         scales = rows if self.group < 0 else rows * -(-k // self.group)
-        return data + scales * self.scale_bits // 8
+        return data + scales * (self.scale_bits + self.zero_bits) // 8
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,22 @@ class Format:
 _BF16 = Operand("bf16", 16)
 _FP4, _FP8, _INT8 = "torch.float4_e2m1fn_x2", "torch.float8_e4m3fn", "torch.int8"
 
+
+def _int4(plain: Format) -> list[Format]:
+    """Return a format with groups of 128, 64 (`_g64`) and 32 (`_g32`), symmetric and with zero points (`_zp`)."""
+    return [
+        replace(
+            plain,
+            name=plain.name + ("" if group == 128 else f"_g{group}") + ("_zp" if zero_bits else ""),
+            weights=replace(plain.weights, group=group, zero_bits=zero_bits),
+            k_multiple=group,
+            aiter_q=f"QuantType.per_1x{group}",
+        )
+        for zero_bits in (0, 4)
+        for group in (128, 64, 32)
+    ]
+
+
 FORMATS: dict[str, Format] = {
     f.name: f
     for f in (
@@ -64,11 +81,12 @@ FORMATS: dict[str, Format] = {
         Format(
             "a16w4", _BF16, Operand("mxfp4", 4, 32, 8), 32, "bf16", "torch.bfloat16", _FP4, "QuantType.per_1x32"
         ),
-        Format("w4a16", _BF16, Operand("int4", 4, 128, 16), 128, "bf16", "torch.bfloat16", "torch.int4",
-               "QuantType.per_1x128"),
+        *_int4(Format("w4a16", _BF16, Operand("int4", 4, 128, 16), 128, "bf16", "torch.bfloat16", "torch.int4", "")),
         Format("w8a8_int8", Operand("int8", 8, -1, 32), Operand("int8", 8, -1, 32), 16, "int8", _INT8, _INT8,
                "QuantType.per_Token"),
-        Format("w4a8_int8", Operand("int8", 8, -1, 32), Operand("int4", 4, 128, 16), 128, "int8", _INT8, "torch.int4",
-               "QuantType.per_1x128"),
+        *_int4(
+            Format("w4a8_int8", Operand("int8", 8, -1, 32), Operand("int4", 4, 128, 16), 128, "int8", _INT8,
+                   "torch.int4", "")
+        ),
     )
 }  # fmt: skip

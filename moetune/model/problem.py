@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from moetune.model.routing import Routing
 from moetune.model.shape import Shape
 
+if TYPE_CHECKING:
+    import numpy as np
+
 
 @dataclass(frozen=True)
 class Problem:
-    """A shape at one tensor parallel degree, multiplied by one kernel, for one token bucket and routing.
+    """A shape at one tensor and one expert parallel degree, multiplied by one kernel, for one token bucket and routing.
 
-    `tokens` counts before the top-k expansion. `rows` are the routed rows, tokens x topk.
+    `tokens` counts before the top-k expansion. `rows` are the routed rows, tokens x topk; with `ep` ranks that hold
+    shape.experts / ep experts each, rows of experts elsewhere are dropped.
     """
 
     shape: Shape
@@ -22,6 +26,7 @@ class Problem:
     format: str
     tokens: int
     routing: Routing = field(default_factory=Routing)
+    ep: int = 1
 
     @property
     def model_dim(self) -> int:
@@ -36,7 +41,7 @@ class Problem:
     @property
     def experts(self) -> int:
         """Experts on one rank."""
-        return self.shape.experts
+        return self.shape.experts // self.ep
 
     @property
     def topk(self) -> int:
@@ -45,8 +50,29 @@ class Problem:
 
     @property
     def rows(self) -> int:
-        """Routed rows: tokens x topk."""
+        """Routed rows of all ranks: tokens x topk."""
         return self.tokens * self.shape.topk
+
+    @property
+    def expected_rows(self) -> float:
+        """Routed rows that are of this rank's experts, on average."""
+        return self.rows / self.ep
+
+    @property
+    def expected_tokens(self) -> float:
+        """Tokens with a row on this rank, on average: tokens x (1 - (1 - 1/ep)^topk)."""
+        return self.tokens * (1.0 - (1.0 - 1.0 / self.ep) ** self.topk)
+
+    def draw_ids(self, seed: int) -> np.ndarray:
+        """Draw this rank's expert ids, int32 [tokens, topk]: 0 to experts - 1, and -1 for experts elsewhere.
+
+        The rank is the first that has a row: rank 0, except that the only row of a batch is the last rank's.
+        """
+        import numpy as np
+
+        ids = self.routing.draw(self.tokens, self.shape.experts, self.topk, seed)
+        here = ids - int(ids.min()) // self.experts * self.experts
+        return np.where(here < self.experts, here, np.int32(-1)).astype(np.int32)
 
     @property
     def gates(self) -> int:
@@ -64,19 +90,24 @@ class Problem:
     @property
     def key(self) -> str:
         """The problem's name in ledgers, e.g. ``demo/tp1/cpu/t16/uniform``."""
-        return f"{self.shape.name}/tp{self.tp}/{self.kernel}/t{self.tokens}/{self.routing}"
+        return f"{self._ranked}/{self.kernel}/t{self.tokens}/{self.routing}"
 
     @property
     def chain(self) -> str:
         """What problems that differ only in their token bucket have in common."""
-        return f"{self.shape.name}/tp{self.tp}/{self.kernel}/{self.routing}"
+        return f"{self._ranked}/{self.kernel}/{self.routing}"
+
+    @property
+    def _ranked(self) -> str:
+        return f"{self.shape.name}/tp{self.tp}" + (f"/ep{self.ep}" if self.ep > 1 else "")
 
     def facts(self) -> dict[str, Any]:
         """Return the numbers a table row needs, as plain JSON values."""
         s = self.shape
         return {
-            "shape": s.name, "tp": self.tp, "kernel": self.kernel, "format": self.format, "tokens": self.tokens,
-            "routing": str(self.routing), "model_dim": s.model_dim, "inter_dim": self.inter_dim,
+            "shape": s.name, "tp": self.tp, "ep": self.ep, "kernel": self.kernel, "format": self.format,
+            "tokens": self.tokens, "routing": str(self.routing), "model_dim": s.model_dim, "inter_dim": self.inter_dim,
             "experts": s.experts, "topk": s.topk, "act": s.act, "gated": s.gated, "alpha": s.alpha,
             "beta": s.beta, "limit": s.limit, "interleaved": s.interleaved, "biases": s.biases,
+            "router_on_input": s.router_on_input,
         }  # fmt: skip

@@ -14,7 +14,8 @@ class Shape:
     """One MoE layer: sizes at tensor parallel 1, and what serving does with it.
 
     `inter_dim` is the width of one expert's intermediate at TP1 (after gate and up are combined).
-    `limit` clamps a swiglu (0: no clamp), `alpha` and `beta` are its constants.
+    `limit` clamps a swiglu (0: no clamp), `alpha` and `beta` are its constants. `router_on_input` weights a token's
+    input by its router weight, in place of its output (topk 1 only).
     """
 
     name: str
@@ -34,6 +35,7 @@ class Shape:
     limit: float = 0.0
     interleaved: bool = False
     biases: bool = False
+    router_on_input: bool = False
 
     def inter_at(self, tp: int) -> int:
         """Return inter_dim per rank at a tensor parallel degree."""

@@ -19,10 +19,10 @@ def expected_active_experts(experts: int, topk: int, tokens: int) -> float:
 
 
 def weight_bytes(form: Format, rows: int, k: int) -> int:
-    """Return the stored bytes of one expert's [rows, k] weight with its scales (one per `form.tile` rows)."""
+    """Return the stored bytes of one expert's [rows, k] weight, scales (one for `form.tile` rows) and zero points."""
     w = form.weights
     columns = 0 if w.group == 0 else 1 if w.group < 0 else -(-k // w.group)
-    return (rows * k * w.bits + -(-rows // form.tile) * columns * w.scale_bits) // 8
+    return (rows * k * w.bits + -(-rows // form.tile) * columns * (w.scale_bits + w.zero_bits)) // 8
 
 
 def stage_traffic(form: Format, stage: int, problem: Problem, active_experts: float) -> Traffic:
@@ -30,17 +30,19 @@ def stage_traffic(form: Format, stage: int, problem: Problem, active_experts: fl
 
     Stage 1 reads the active experts' gate and up weights and x once, and writes the intermediate; stage 2
     reads the down weights and the intermediate, and writes the routed output in bf16. All at stored width,
-    scales included; biases, the sort and the combine are not counted. Operations are 2 x rows x n x k.
+    scales and zero points included; biases, the sort and the combine are not counted. Operations are
+    2 x rows x n x k. Of several ranks, tokens and rows are those that one has on average.
     """
+    tokens, rows = round(problem.expected_tokens), round(problem.expected_rows)
     if stage == 1:
         weights = problem.gates * weight_bytes(form, problem.inter_dim, problem.model_dim)
-        moved = form.activations.bytes(problem.tokens, problem.model_dim)
+        moved = form.activations.bytes(tokens, problem.model_dim)
     else:
         weights = weight_bytes(form, problem.model_dim, problem.inter_dim)
-        moved = problem.rows * problem.model_dim * _OUTPUT_BYTES
-    moved += form.activations.bytes(problem.rows, problem.inter_dim)
+        moved = rows * problem.model_dim * _OUTPUT_BYTES
+    moved += form.activations.bytes(rows, problem.inter_dim)
     return Traffic(
         bytes=round(active_experts * weights) + moved,
-        operations=2 * problem.rows * problem.n(stage) * problem.k(stage),
+        operations=2 * rows * problem.n(stage) * problem.k(stage),
         rate=form.rate,
     )

@@ -247,9 +247,15 @@ class Verdict:
         for name in ("facts", "search", "seconds", "limits", "machine", "routing", "pool", "excluded"):
             if not isinstance(known.get(name, {}), dict):
                 raise ValueError(f"{name} is no object")
+        known["facts"] = _ONCE_UNSAID | known["facts"]
         lacking = [name for name in _FACTS if name not in known["facts"]]
         if lacking:
             raise ValueError(f"facts lack {lacking[0]}")
+        for name in _COUNTS:
+            if type(count := known["facts"][name]) is not int or count < 1:
+                raise ValueError(f"facts.{name} {count!r} is no count")
+        if known["facts"]["experts"] % known["facts"]["ep"]:
+            raise ValueError(f"facts.ep {known['facts']['ep']} does not divide the experts")
         for name in ("config1", "config2", "default1", "default2"):
             if known.get(name) is not None:
                 known[name] = Config(tuple(known[name].items()))
@@ -271,6 +277,9 @@ _FACTS = (
     "shape", "tp", "kernel", "format", "tokens", "routing", "model_dim", "inter_dim", "experts", "topk", "act", "gated",
 )  # fmt: skip
 """What every reader of a verdict relies on."""
+_COUNTS = ("tp", "ep", "tokens", "model_dim", "inter_dim", "experts", "topk")
+_ONCE_UNSAID: dict[str, Any] = {"ep": 1, "router_on_input": False}
+"""What held of every problem before its facts said so."""
 
 
 def _timed(data: dict[str, Any]) -> Timing:

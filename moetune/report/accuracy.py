@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from moetune.model.trial import Decision, Verdict
+from moetune.model.trial import Accuracy, Decision, Verdict
 from moetune.report.rows import WHERE, order, row_of, shared, title_of
 from moetune.report.sheet import Cell, Sheet
 
@@ -22,10 +22,7 @@ def accuracy_sheet(verdicts: Sequence[Verdict]) -> Sheet:
     wrong = sum(row[-1] != "yes" for row in rows)
     return Sheet(
         title_of("Accuracy against the fp32 reference", told),
-        (
-            *_KEYS, "problem", "rel_l2", "limit", "worst_row", "worst_row_limit", "rel_l2_default",
-            "default_limit", "elements", "non_finite", "pass",
-        ),
+        (*_KEYS, "problem", *ERRORS),
         rows,
         (
             f"{len(rows) - wrong} of {len(rows)} rows pass. limit: that of rel_l2; the worst row, the "
@@ -37,13 +34,23 @@ def accuracy_sheet(verdicts: Sequence[Verdict]) -> Sheet:
 
 
 def _line(verdict: Verdict) -> tuple[Cell, ...]:
-    found, limits = verdict.accuracy, verdict.limits
-    assert found is not None
+    assert verdict.accuracy is not None
+    return verdict.problem, *errors_of(verdict.accuracy, verdict.limits)
+
+
+ERRORS = (
+    "rel_l2", "limit", "worst_row", "worst_row_limit", "rel_l2_default", "default_limit", "elements", "non_finite",
+    "pass",
+)  # fmt: skip
+"""The columns of `errors_of`."""
+
+
+def errors_of(found: Accuracy, limits: Mapping[str, float]) -> tuple[Cell, ...]:
+    """Return errors beside the limits applied; a limit that is not there was not."""
     pairs = [(getattr(found, name), limits.get(name)) for name in ("rel_l2", "worst_row", "rel_l2_default")]
     passed = found.nonfinite == 0 and all(limit is None or value <= limit for value, limit in pairs)
     errors = [cell for pair in pairs for cell in pair]
-    judged = "yes" if passed else "no"
-    return (verdict.problem, *errors, found.elements, found.nonfinite, judged)
+    return (*errors, found.elements, found.nonfinite, "yes" if passed else "no")
 
 
 ADVICE = (

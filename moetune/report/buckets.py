@@ -56,7 +56,7 @@ def _groups(rows: Sequence[Row], by: str) -> list[list[Row]]:
 
 
 def _times(group: Sequence[Row], by: str) -> Sheet:
-    told = shared(group, grouping(by))
+    told = shared(group, (*grouping(by), "ep"))
     columns = tuple(group[0])
     empty = () if any(row["marks"] for row in group) else ("marks",)
     seen = {mark for row in group for mark in str(row["marks"] or "").split(", ")}
@@ -80,7 +80,7 @@ def _quantising(group: Sequence[Row]) -> list[str]:
 
 
 def _configs(group: Sequence[Row], by: str) -> Sheet:
-    told = shared(group, grouping(by))
+    told = shared(group, (*grouping(by), "ep"))
     columns = tuple(dict.fromkeys(column for row in group for column in row))
     cells: tuple[tuple[Cell, ...], ...] = tuple(tuple(row.get(column) for column in columns) for row in group)
     return Sheet(title_of("Winning configs", told), columns, cells, hidden=tuple(told), keys=columns.index("stage") + 1)

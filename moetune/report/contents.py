@@ -8,6 +8,7 @@ from moetune.errors import UsageError, nearest
 from moetune.report.accuracy import accuracy_sheet, failure_sheet
 from moetune.report.buckets import config_sheets, time_sheets
 from moetune.report.evidence import Evidence
+from moetune.report.loops import loop_sheet
 from moetune.report.outcomes import outcome_sheet, seconds_sheet
 from moetune.report.sheet import Sheet
 from moetune.report.summary import grouping, summary_sheets
@@ -16,6 +17,7 @@ CONTENTS: dict[str, Callable[[Evidence, str], list[Sheet]]] = {
     "summary": lambda e, by: summary_sheets(e.verdicts, by),
     "failures": lambda e, by: [failure_sheet(e.verdicts)],
     "buckets": lambda e, by: time_sheets(e.verdicts, e.marks, by),
+    "loops": lambda e, by: [loop_sheet(e.verdicts)],
     "configs": lambda e, by: config_sheets(e.verdicts, by),
     "accuracy": lambda e, by: [accuracy_sheet(e.verdicts)],
     "outcomes": lambda e, by: [outcome_sheet(e.verdicts, e.trials)],

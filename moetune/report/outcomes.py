@@ -60,7 +60,7 @@ def seconds_sheet(verdicts: Sequence[Verdict], trials: Sequence[Trial]) -> Sheet
     rows = sorted((({**row_of(v)}, v) for v in verdicts), key=lambda pair: order(pair[0]))
     for row, verdict in rows:
         sums[tuple(row[key] for key in keys)].update(_parts(verdict.seconds))
-    told = shared((row for row, _ in rows), ("product", "shape"))
+    told = shared((row for row, _ in rows), ("product", "shape", "ep"))
     if len(sums) > 1:
         total: Counter[str] = Counter()
         for found in sums.values():

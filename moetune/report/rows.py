@@ -11,7 +11,7 @@ from moetune.model.trial import Decision, Verdict
 from moetune.report.sheet import Cell
 
 Row = dict[str, Cell]
-WHERE = ("product", "kernel", "shape", "tp", "routing")
+WHERE = ("product", "kernel", "shape", "tp", "ep", "routing")
 """The columns that say which problems a row speaks for, in the order in which rows are sorted."""
 
 
@@ -27,6 +27,7 @@ def row_of(verdict: Verdict, marks: Sequence[str] = ()) -> Row:
         "kernel": facts["kernel"],
         "shape": facts["shape"],
         "tp": facts["tp"],
+        "ep": facts["ep"],
         "routing": facts["routing"],
         "tokens": facts["tokens"],
     }
@@ -62,10 +63,10 @@ def ratio(over: float | None, under: float | None) -> float | None:
 
 
 def order(row: Mapping[str, Cell]) -> tuple[str | int, ...]:
-    """Return the key that sorts rows: machine, kernel, shape, TP, routing, tokens."""
-    tp, tokens = row.get("tp"), row.get("tokens")
+    """Return the key that sorts rows: machine, kernel, shape, TP, EP, routing, tokens."""
+    tp, ep, tokens = row.get("tp"), row.get("ep"), row.get("tokens")
     return (
-        str(row.get("product")), str(row.get("kernel")), str(row.get("shape")), int(tp or 0),
+        str(row.get("product")), str(row.get("kernel")), str(row.get("shape")), int(tp or 0), int(ep or 0),
         str(row.get("routing")), int(tokens or 0),
     )  # fmt: skip
 
@@ -81,6 +82,7 @@ def title_of(what: str, told: Mapping[str, Cell]) -> str:
     """Return a title that tells the shared columns, e.g. ``Speed-up: bf16, demo, TP 1, NVIDIA H200``."""
     parts = [str(told[column]) for column in ("kernel", "shape") if column in told]
     parts += [f"TP {told['tp']}"] if "tp" in told else []
+    parts += [f"EP {told['ep']}"] if told.get("ep", 1) != 1 else []
     parts += [f"{told['routing']} routing"] if "routing" in told else []
     parts += [str(told["product"])] if "product" in told else []
     return f"{what}: {', '.join(parts)}" if parts else what

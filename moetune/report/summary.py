@@ -48,7 +48,8 @@ def summary_sheets(verdicts: Sequence[Verdict], by: str = "tp") -> list[Sheet]:
         groups = [part for _, part in kernel.groupby(keys, sort=False)]
         found += [_aggregate(part, keys) for part in groups]
         if len(groups) > 1:
-            found.append({**_aggregate(kernel, ["product", "kernel"]), "tp": "all", "shape": "all", "routing": "all"})
+            whole = dict.fromkeys(("shape", "tp", "ep", "routing"), "all")
+            found.append({**_aggregate(kernel, ["product", "kernel"]), **whole})
     told = shared(rows, [key for key in WHERE if key != "tp"])
     columns = tuple(column for column in found[0] if column not in WHERE)
     empty = [c for c in columns if all(not line[c] for line in found)]

@@ -12,7 +12,7 @@ from moetune.model.config import Config
 from moetune.model.problem import Problem
 from moetune.space import Pool
 
-_SIZES = ("model_dim", "inter_dim", "experts", "topk")
+_SIZES = ("model_dim", "inter_dim", "experts", "topk", "ep")
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def distance(wanted: Mapping[str, Any], facts: Mapping[str, Any]) -> float:
     """Return how far a known problem is from the one wanted: 0 for the same, about 1 for the next token bucket.
 
     A doubling of tokens counts 1 (a little more where the known bucket is the larger: its tiles may be too tall),
-    a doubling of a size of the layer 2, hence so does the next TP; another kernel 8, another routing 1.
+    a doubling of a size of the layer 2, hence so does the next TP or EP; another kernel 8, another routing 1.
     """
     total = 2.0 * sum(abs(_doublings(wanted, facts, name)) for name in _SIZES)
     tokens = _doublings(wanted, facts, "tokens")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from moetune.errors import UsageError
+from moetune.kernel import LOOP
 from moetune.model.config import Config
 from moetune.model.format import FORMATS
 from moetune.tables.row import Row
@@ -64,6 +65,7 @@ def decimal(value: float) -> str:
 def cells(row: Row) -> tuple[str, ...]:
     """Return a row's 41 cells; an axis that the kernel does not have is 1, `us` is end to end.
 
+    `expert` counts those of one rank, `topk` and `max_m` the routing over all ranks.
     tflops are useful operations over `us`, bw GB/s of the bytes that a problem must move over `us`. No kernel of
     moetune is persistent or uses a tensor data mover: those columns say so, and `persistent_workers` is blank as
     in every row aiter ships.
@@ -74,11 +76,11 @@ def cells(row: Row) -> tuple[str, ...]:
     stages = (0, 0) if v.config2 is None else (1, 2)
     values: dict[str, Any] = {
         "gfx": row.gfx, "cu_num": row.cu_num, "token": f["tokens"], "model_dim": f["model_dim"],
-        "inter_dim": f["inter_dim"], "expert": f["experts"], "topk": f["topk"],
+        "inter_dim": f["inter_dim"], "expert": f["experts"] // f["ep"], "topk": f["topk"],
         "act_type": f"ActivationType.{act}" if act else "", "dtype": "torch.bfloat16",
         "q_dtype_a": form.aiter_a if form else "", "q_dtype_w": form.aiter_w if form else "",
-        "q_type": form.aiter_q if form else "", "use_g1u1": int(f["gated"]), "doweight_stage1": 0,
-        "max_m": f["tokens"] * f["topk"],
+        "q_type": form.aiter_q if form else "", "use_g1u1": int(f["gated"]),
+        "doweight_stage1": int(f["router_on_input"]), "max_m": f["tokens"] * f["topk"],
         "tile_m": one.get("tile_m", 1), "tile_n": one.get("tile_n", 1), "tile_k": one.get("tile_k", 1),
         "tile_m2": two.get("tile_m", 1), "tile_n2": two.get("tile_n", 1), "tile_k2": two.get("tile_k", 1),
         "m_warp": 1, "n_warp": one.get("num_warps", 1), "m_warp2": 1, "n_warp2": two.get("num_warps", 1),
@@ -94,20 +96,43 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def unsaid(row: Row) -> str:
-    """Return what of a row's problem the key columns cannot tell apart, or an empty string."""
+    """Return what of a row's problem the key columns cannot tell apart, or an empty string.
+
+    Under expert parallelism a rank's experts get a part of the rows that `token` and `topk` say.
+    """
     f = row.facts
     form = FORMATS.get(f["format"])
     constants = tuple(float(f[name]) for name in ("alpha", "beta", "limit"))
     reasons = {
         f"format {f['format']}": form is None,
-        "int4 group": form is not None and form.weights.dtype == "int4",
+        "groups of 64": form is not None and form.weights.group == 64,
+        "zero points": form is not None and form.weights.zero_bits > 0,
         f"activation {f['act']}": f["act"] not in _ACTIVATIONS,
         f"{f['act']}'s alpha, beta or limit": constants != _CONSTANTS.get(f["act"], _PLAIN),
         "interleaved gate and up": f["interleaved"],
         "biases": f["biases"],
+        "expert parallelism": f["ep"] > 1,
+        "launches expert by expert": f["kernel"].endswith(LOOP),
         f"routing {f['routing']}": f["routing"] != "uniform",
     }
     return ", ".join(reason for reason, holds in reasons.items() if holds)
+
+
+def facts(cell: Mapping[str, str]) -> dict[str, Any]:
+    """Return what a row's key columns tell of its problem, as `Problem.facts` has it; raise ValueError on a bad cell.
+
+    The shape's name, the TP, the kernel and the format are not told; what `unsaid` lists is as it must be.
+    """
+    act = next((name for name, word in _ACTIVATIONS.items() if cell["act_type"] == f"ActivationType.{word}"), None)
+    if act is None:
+        raise ValueError(f"act_type {cell['act_type']!r}")
+    alpha, beta, limit = _CONSTANTS.get(act, _PLAIN)
+    return {
+        "tokens": int(cell["token"]), "model_dim": int(cell["model_dim"]), "inter_dim": int(cell["inter_dim"]),
+        "experts": int(cell["expert"]), "topk": int(cell["topk"]), "act": act, "gated": cell["use_g1u1"] == "1",
+        "alpha": alpha, "beta": beta, "limit": limit, "interleaved": False, "biases": False, "routing": "uniform",
+        "router_on_input": cell["doweight_stage1"] == "1", "ep": 1,
+    }  # fmt: skip
 
 
 def by_cells(rows: Iterable[Row]) -> dict[tuple[str, ...], Row]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from moetune.errors import TableError
 from moetune.model.trial import Verdict
 from moetune.tables.row import Row
+from moetune.tables.winners import winners
 
 SCHEMA = 1
 SUFFIX = ".moetune.json"
@@ -20,10 +21,12 @@ def native_path(table: Path) -> Path:
 
 
 def native_bytes(rows: Iterable[Row]) -> bytes:
-    """Return the file of rows, sorted by their keys, a row a line."""
-    lines = (_compact(row.verdict.to_json()) for row in sorted(rows, key=lambda row: row.key))
-    body = ",\n".join(lines)
-    return f'{{"tool":"moetune","schema":{SCHEMA},"rows":[\n{body}{chr(10) * bool(body)}]}}\n'.encode()
+    """Return the file of rows, sorted by their keys, a row a line; `winners` are told at the end."""
+    rows = sorted(rows, key=lambda row: row.key)
+    body = ",\n".join(_compact(row.verdict.to_json()) for row in rows)
+    body += "\n" * bool(body)
+    won = _compact(winners(rows))
+    return f'{{"tool":"moetune","schema":{SCHEMA},"rows":[\n{body}],"winners":{won}}}\n'.encode()
 
 
 def read_native(path: Path) -> list[Row]:

@@ -29,8 +29,9 @@ def record(row: Row, in_csv: bool) -> dict[str, Any]:
     cells = aiter.cells(row)
     return {
         "key": dict(zip(aiter.HEADER, cells[: aiter.KEYS], strict=False)), "in_csv": in_csv,
-        "shape": row.facts.get("shape"), "tp": row.facts.get("tp"), "kernel": row.facts["kernel"],
-        "format": row.facts["format"], "routing": row.facts["routing"], "drawn": v.routing,
+        "shape": row.facts.get("shape"), "tp": row.facts.get("tp"), "ep": row.facts["ep"],
+        "kernel": row.facts["kernel"], "format": row.facts["format"],
+        "routing": row.facts["routing"], "drawn": v.routing,
         "active_experts": v.active_experts, "decision": v.decision.value,
         "config1": str(row.config1), "config2": str(row.config2),
         "us": v.us, "spread_us": v.spread_us, "samples": v.samples,

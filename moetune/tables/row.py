@@ -11,7 +11,7 @@ from moetune.model.trial import Decision, Verdict
 
 _FACTS = (
     "kernel", "format", "tokens", "routing", "model_dim", "inter_dim", "experts", "topk", "act", "gated",
-    "alpha", "beta", "limit", "interleaved", "biases",
+    "alpha", "beta", "limit", "interleaved", "biases", "router_on_input", "ep",
 )  # fmt: skip
 
 
@@ -68,8 +68,8 @@ class Row:
         f = self.facts
         return (
             self.gfx, self.cu_num, f["model_dim"], f["inter_dim"], f["experts"], f["topk"], f["act"], f["gated"],
-            f["alpha"], f["beta"], f["limit"], f["interleaved"], f["biases"], f["format"], f["kernel"],
-            f["routing"], f["tokens"],
+            f["alpha"], f["beta"], f["limit"], f["interleaved"], f["biases"], f["router_on_input"], f["ep"],
+            f["format"], f["kernel"], f["routing"], f["tokens"],
         )  # fmt: skip
 
     def measured_like(self, other: Row) -> bool:

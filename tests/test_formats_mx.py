@@ -156,20 +156,7 @@ def test_drawn_weights_are_distributed_like_a_quantised_gaussian():
     assert values.std().item() == pytest.approx(0.02, rel=0.1)
     assert abs(values.mean().item()) < 5e-4
     pairs = torch.corrcoef(values.view(-1, 2).T)
-    assert abs(pairs[0, 1].item()) < 0.05
-
-
-def test_drawing_repeats_for_a_seed_and_fills_what_it_is_given(monkeypatch):
-    monkeypatch.setattr(formats, "_CHUNK", 1000)  # several chunks, the last not full
-    shape = (3, 5, 96)
-    first = draw_mxfp4(shape, torch.Generator().manual_seed(7), "cpu")
-    out = (torch.zeros(3, 5, 48, dtype=torch.uint8), torch.zeros(3, 5, 3, dtype=torch.uint8))
-    second = draw_mxfp4(shape, torch.Generator().manual_seed(7), "cpu", out=out)
-    other = draw_mxfp4(shape, torch.Generator().manual_seed(8), "cpu")
-    assert all(a.data_ptr() == b.data_ptr() for a, b in zip(second, out, strict=True))
-    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-    assert not torch.equal(first[0], other[0])
-    assert dequantise_mxfp4(*second).isfinite().all()
+    assert abs(pairs[0, 1].item()) < 0.01
 
 
 @pytest.mark.gpu

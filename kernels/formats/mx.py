@@ -10,8 +10,13 @@ them, gets byte 0; a block with a NaN or an infinity gets byte 0xFF. Elements ro
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
+
+from .drawing import fill, quantiles, sample
+from .nibbles import pack_nibbles, pairs, unpack_nibbles
 
 BLOCK = 32
 SCALE_MODE = "floor"
@@ -19,8 +24,6 @@ SCALE_MODE = "floor"
 _E4M3_EMAX, _E4M3_MAX = 8, 448.0
 _E2M1_EMAX = 2
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-_SIGMA = 0.02
-_CHUNK = 1 << 25
 
 
 def quantise_mxfp8(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -46,15 +49,19 @@ def quantise_mxfp4(w: Tensor) -> tuple[Tensor, Tensor]:
     code = torch.where(size < 4, size.round() + 2, (size / 2).round().clamp_(max=3) + 4)
     code = torch.where(size < 2, (size * 2).round(), code).to(torch.uint8)
     code |= scaled.signbit().to(torch.uint8) << 3
-    code = code.flatten(-2)
-    return code[..., ::2] | code[..., 1::2] << 4, scales
+    return pack_nibbles(code.flatten(-2)), scales
 
 
 def dequantise_mxfp4(packed: Tensor, scales: Tensor) -> Tensor:
     """Return fp32 [..., K] of packed e2m1 uint8 [..., K / 2] and E8M0 scales uint8 [..., K / 32]."""
-    values = torch.tensor(_E2M1 + tuple(-v for v in _E2M1), device=packed.device)
-    pairs = torch.stack([values.repeat(16), values.repeat_interleave(16)], dim=1)  # both nibbles of each byte
-    return _apply(pairs[packed.int()].flatten(-2), scales)
+    return _apply(_values(packed.device)[packed.int()].flatten(-2), scales)
+
+
+@cache
+def _values(device: torch.device) -> Tensor:
+    """Return the two elements of each byte, fp32 [256, 2]."""
+    values = torch.tensor(_E2M1 + tuple(-v for v in _E2M1), device=device)
+    return values[unpack_nibbles(torch.arange(256, device=device).unsqueeze(1)).int()]
 
 
 def draw_mxfp4(
@@ -65,8 +72,7 @@ def draw_mxfp4(
 ) -> tuple[Tensor, Tensor]:
     """Draw MXFP4 weights of `shape` (..., N, K), distributed like a quantised N(0, 0.02), drawing no floats.
 
-    Uniform random bytes go through tables of 256 whose frequencies are those of nibble pairs and of scales in
-    a quantised Gaussian sample. Returns packed uint8 [..., N, K / 2] and scales uint8 [..., N, K / 32]: `out`
+    Returns packed uint8 [..., N, K / 2] and scales uint8 [..., N, K / 32]: `out`
     where given (contiguous). `generator` lives on `device`.
     """
     *lead, n, k = shape
@@ -75,11 +81,7 @@ def draw_mxfp4(
         torch.empty(*lead, n, k // BLOCK, dtype=torch.uint8, device=device),
     )  # fmt: skip
     for target, table in zip((packed, scales), _tables(), strict=True):
-        table = table.to(device)
-        for part in torch.split(target.view(-1), _CHUNK):
-            words = torch.empty(-(-part.numel() // 8), dtype=torch.int64, device=device)
-            words.random_(-(2**63), None, generator=generator)
-            torch.index_select(table, 0, words.view(torch.uint8)[: part.numel()].int(), out=part)
+        fill(target, table, generator)
     return packed, scales
 
 
@@ -100,15 +102,8 @@ def _apply(elements: Tensor, scales: Tensor) -> Tensor:
     return blocks.flatten(-2)
 
 
+@cache
 def _tables() -> tuple[Tensor, Tensor]:
-    """Return the 256 nibble pairs and the 256 scales that random bytes select.
-
-    Byte b takes the quantiles b and bit-reversed b of the nibbles of a sample, so that both nibbles have the
-    sample's frequencies and are all but independent.
-    """
-    sample = torch.randn(4096, BLOCK, generator=torch.Generator().manual_seed(0)) * _SIGMA
-    packed, scales = quantise_mxfp4(sample)
-    nibbles = torch.cat([packed & 15, packed >> 4]).flatten().sort().values
-    quantiles = nibbles[nibbles.numel() // 512 :: nibbles.numel() // 256]
-    reverse = torch.tensor([int(f"{b:08b}"[::-1], 2) for b in range(256)])
-    return quantiles | quantiles[reverse] << 4, scales.flatten().sort().values[8::16].contiguous()
+    """Return the nibble pairs and the scales that random bits select."""
+    packed, scales = quantise_mxfp4(sample(4096, BLOCK))
+    return pairs(quantiles(unpack_nibbles(packed), 256)), quantiles(scales)

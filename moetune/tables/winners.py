@@ -1,0 +1,43 @@
+"""Which kernel is fastest at each token bucket, where several multiply the same weights."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from moetune.model.format import FORMATS
+from moetune.tables.row import Row
+
+_SAID = ("model_dim", "inter_dim", "experts", "topk", "ep", "act", "routing", "tokens")
+
+
+def winners(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """Return, for each problem that several kernels have a row of, the fastest kernel and the microseconds of all.
+
+    Kernels are rivals if their weights are stored alike (number format, group, zero points); their rows are compared
+    where they were measured on one machine with the same versions. The order is that of the rows' keys.
+    """
+    found: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: row.key):
+        if (form := FORMATS.get(row.facts["format"])) is not None:
+            machine = tuple(sorted((k, v) for k, v in row.verdict.machine.items() if k != "kernel_hash"))
+            problem = tuple(
+                sorted((k, v) for k, v in row.facts.items() if k not in ("shape", "tp", "kernel", "format"))
+            )
+            found[problem, form.weights, machine].append(row)
+    told = []
+    for (_, weights, _), rivals in found.items():
+        us = {row.facts["kernel"]: row.verdict.us for row in rivals}
+        if len(us) > 1:
+            said = {name: rivals[0].facts[name] for name in _SAID}
+            told.append(
+                {
+                    "gfx": rivals[0].gfx,
+                    **said,
+                    "weights": weights.dtype,
+                    "kernel": min(us, key=us.__getitem__),
+                    "us": us,
+                }
+            )
+    return told
