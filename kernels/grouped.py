@@ -224,6 +224,8 @@ class Grouped:
         weights = self.format.weights.bytes(problem.experts * problem.n(stage), problem.k(stage))
         sizes = (weights, 2 * rows * d, 2 * rows * inter)
         even = tuple(extent % tile == 0 for extent in (d, inter) for tile in (128, config["tile_n"], config["tile_k"]))
+        by_row = self.format.activations.group < 0  # whose row pass spans a row in one block
+        spans = tuple((extent - 1).bit_length() for extent in (d, inter)) if by_row else ()
         layer = (
             shape.act,
             shape.alpha,
@@ -234,7 +236,7 @@ class Grouped:
             shape.router_on_input,
         )
         return (
-            self.name.removesuffix(LOOP), stage, config.replace(group_m=0), even, layer,
+            self.name.removesuffix(LOOP), stage, config.replace(group_m=0), even, spans, layer,
             tuple((i == 1, i % 16 == 0) for i in (d, inter, d // 2, inter // 2, d // 32, inter // 32)),
             tuple(size > 1 << 31 for size in sizes), problem.topk, problem.experts.bit_length(),
         )  # fmt: skip

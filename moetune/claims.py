@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -158,12 +159,17 @@ def _of_cells(number: int, cells: tuple[str, ...], kernels: dict[str, Kernel]) -
     parsed = [aiter.parse_kernel_name(cell[name]) for name in ("kernelName1", "kernelName2")]
     if None in parsed:
         raise UsageError(f"measured on {cell['kernelName1'] or 'an unnamed kernel'}, which is no kernel of moetune's")
-    names = [found[0] for found in parsed if found]
-    kernel = _installed(names[0], kernels)
+    one, two = [found[0] for found in parsed if found]
+    if one != two:
+        raise UsageError(f"kernelName1 is of kernel {one}, kernelName2 of {two}; one kernel runs both stages")
+    kernel = _installed(one, kernels)
     configs = tuple(found[2] for found in parsed if found)[: len(kernel.stages)]
     try:
         facts = aiter.facts(cell) | {"kernel": kernel.name, "format": kernel.format.name}
-        return Claim(number, _posed(facts), configs, us=float(cell["us"]))
+        us = float(cell["us"])
+        if not math.isfinite(us):
+            raise ValueError(f"us {us}")
+        return Claim(number, _posed(facts), configs, us=us)
     except ValueError as error:
         raise UsageError(f"its cells cannot be read ({error})") from None
 

@@ -115,7 +115,12 @@ def _rivals(pair: Pair, lane: Lane) -> tuple[list[Rival], list[Contestant]]:
 
 
 def stand(row: Contestant, default: Contestant) -> tuple[Standing, str]:
-    """Return how a row stands against its default, and why it does not hold, if it does not."""
+    """Return how a row stands against its default, and why it does not hold, if it does not.
+
+    A default that is wrong, if only on another draw, is nothing to stand against, however the row does.
+    """
+    if default.reason:
+        return Standing.FAILED, f"the default: {default.reason}"
     if row.reason or row.layer is None or default.layer is None:
         return Standing.WRONG, row.reason or "it has no time"
     if row.configs == default.configs:

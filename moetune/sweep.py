@@ -258,13 +258,17 @@ def _bench(lane: Lane, order: Order, board: Board, compilers: CompilePool | None
         board.starting, watch,
     )  # fmt: skip
     if compilers is not None and kernel.compiles_ahead:
-        threading.Thread(target=_compile_ahead, args=(bench, order, compilers), daemon=True).start()
+        threading.Thread(target=_compile_ahead, args=(bench, order, board, compilers), daemon=True).start()
     return bench
 
 
-def _compile_ahead(bench: Bench, order: Order, compilers: CompilePool) -> None:
+def _compile_ahead(bench: Bench, order: Order, board: Board, compilers: CompilePool) -> None:
     """Queue for idle compile workers each search's first round, and pools of which it will try a good part anyway."""
-    mine = [p for p in order.problems if p.kernel == bench.kernel.name]
+    mine = [
+        p
+        for p in order.problems
+        if p.kernel == bench.kernel.name and board.past(p, bench.identity(p), bench.defaults(p)) is None
+    ]
     effort = order.effort
     jobs: dict[int, dict[Hashable, Job]] = {stage: {} for stage in bench.kernel.stages}
     for problem in mine:

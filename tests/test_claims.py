@@ -117,6 +117,24 @@ def test_rows_that_nothing_here_can_run_are_left_out_with_the_reason(tmp_path: P
     assert all(part in line for part, line in zip(said, found.left_out, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("column", "text", "said"),
+    [
+        ("token", "0", "its cells cannot be read (token 0 is below 1)"),
+        ("expert", "0", "its cells cannot be read (expert 0 is below 1)"),
+        ("inter_dim", "-64", "its cells cannot be read (inter_dim -64 is below 1)"),
+        ("topk", "9", "its cells cannot be read (topk 9 is above expert 8)"),
+        ("us", "nan", "its cells cannot be read (us nan)"),
+        ("kernelName2", f"moetune_bf16_s2:{CONFIG}", "kernelName1 is of kernel cpu, kernelName2 of bf16; one kernel"),
+    ],
+)
+def test_cells_that_pose_nothing_leave_their_row_out(tmp_path: Path, column: str, text: str, said: str) -> None:
+    cells = list(aiter.cells(Row(_verdict(16))))
+    cells[aiter.HEADER.index(column)] = text
+    found = read_claims(_csv(tmp_path / "t.csv", tuple(cells)))
+    assert found.claims == () and found.left_out[0].partition("row 1: ")[2].startswith(said)
+
+
 def test_facts_that_no_problem_here_can_tell_leave_their_row_out(tmp_path: Path) -> None:
     odd = _verdict(16)
     odd = dataclasses.replace(odd, facts=odd.facts | {"pages": 4})

@@ -364,3 +364,11 @@ def test_tile_capacity_holds_any_routing_and_is_reached(tokens, tile_m):
     capacity = tile_capacity(p, tile_m)
     assert max(map(tiles, splits)) <= capacity
     assert worst <= capacity <= worst + 1
+
+
+def test_a_row_pass_over_whole_rows_has_a_binary_for_each_width():
+    keys = {
+        kernel: {load_kernel(kernel).binary(1, CONFIG, Problem(QWEN, tp, kernel, kernel, 64)) for tp in (1, 2)}
+        for kernel in ("w8a8_int8", "bf16")
+    }
+    assert {kernel: len(found) for kernel, found in keys.items()} == {"w8a8_int8": 2, "bf16": 1}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from moetune.model.config import Config
@@ -27,6 +29,12 @@ def test_a_wrong_row_is_wrong_however_fast_and_the_reason_is_kept() -> None:
     row = Contestant(ROW, B, Timing(1.0, 0.1, 9), reason="rel_l2 0.3 above 0.006")
     assert stand(row, BASE) == (Standing.WRONG, "rel_l2 0.3 above 0.006")
     assert stand(Contestant(ROW, B), BASE)[0] is Standing.WRONG
+
+
+def test_against_a_default_that_is_wrong_nothing_stands() -> None:
+    wrong = dataclasses.replace(BASE, reason="wrong on another draw (9 tokens): rel_l2 1")
+    for row in (Contestant(ROW, B, Timing(50.0, 1.0, 9)), dataclasses.replace(wrong, name=ROW)):
+        assert stand(row, wrong) == (Standing.FAILED, "the default: wrong on another draw (9 tokens): rel_l2 1")
 
 
 def test_the_defaults_own_config_is_no_tie() -> None:

@@ -27,6 +27,12 @@ def test_weights_stored_otherwise_do_not_compete():
     assert winners(rows) == []
 
 
+def test_launches_expert_by_expert_do_not_compete():
+    rows = [row("w4a16", "w4a16", 1, 10.0), row("w4a8_int8", "w4a8_int8", 1, 12.0), row("w4a16-loop", "w4a16", 1, 5.0)]
+    (won,) = winners(rows)
+    assert (won["kernel"], set(won["us"])) == ("w4a16", {"w4a16", "w4a8_int8"})
+
+
 def test_only_times_of_one_machine_are_compared():
     other = row("w4a8_int8", "w4a8_int8", 1, 5.0, machine={**MACHINE, "driver": "1.0"})
     assert winners([row("w4a16", "w4a16", 1, 10.0), other]) == []

@@ -66,7 +66,8 @@ class Problem:
     def draw_ids(self, seed: int) -> np.ndarray:
         """Draw this rank's expert ids, int32 [tokens, topk]: 0 to experts - 1, and -1 for experts elsewhere.
 
-        The rank is the first that has a row: rank 0, except that the only row of a batch is the last rank's.
+        The rank is the first that has a row: rank 0, as `Routing.draw` gives expert 0 a row, except where the batch has
+        a single row, which is the last expert's.
         """
         import numpy as np
 

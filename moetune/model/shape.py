@@ -14,8 +14,8 @@ class Shape:
     """One MoE layer: sizes at tensor parallel 1, and what serving does with it.
 
     `inter_dim` is the width of one expert's intermediate at TP1 (after gate and up are combined).
-    `limit` clamps a swiglu (0: no clamp), `alpha` and `beta` are its constants. `router_on_input` weights a token's
-    input by its router weight, in place of its output (topk 1 only).
+    `limit` clamps gate and up before silu and swiglu (0: no clamp), `alpha` and `beta` are constants of swiglu.
+    `router_on_input` weights a token's input by its router weight, in place of its output (topk 1 only).
     """
 
     name: str

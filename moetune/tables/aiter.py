@@ -31,6 +31,11 @@ _PLAIN = (1.0, 0.0, 0.0)
 _CONSTANTS = {"swiglu": (1.702, 1.0, 7.0)}
 """The alpha, beta and limit that an activation's name stands for in aiter (`fused_moe.py`, `swiglu`)."""
 
+_COUNTS = {
+    "tokens": "token", "model_dim": "model_dim", "inter_dim": "inter_dim", "experts": "expert", "topk": "topk",
+}  # fmt: skip
+"""The key columns that count something, by what `Problem.facts` calls them."""
+
 _NAME = re.compile(r"moetune_(?P<kernel>.+)_s(?P<stage>[012]):(?P<config>[^:]*)")
 
 
@@ -65,10 +70,9 @@ def decimal(value: float) -> str:
 def cells(row: Row) -> tuple[str, ...]:
     """Return a row's 41 cells; an axis that the kernel does not have is 1, `us` is end to end.
 
-    `expert` counts those of one rank, `topk` and `max_m` the routing over all ranks.
-    tflops are useful operations over `us`, bw GB/s of the bytes that a problem must move over `us`. No kernel of
-    moetune is persistent or uses a tensor data mover: those columns say so, and `persistent_workers` is blank as
-    in every row aiter ships.
+    `expert` counts those of one rank, `topk` and `max_m` the routing over all ranks. tflops are useful operations over
+    `us`, bw GB/s of the bytes that a problem must move over `us`. No kernel of moetune is persistent or uses a tensor
+    data mover: those columns say so, and `persistent_workers` is blank as in every row aiter ships.
     """
     f, v, one, two = row.facts, row.verdict, row.config1, row.config2
     form = FORMATS.get(f["format"])
@@ -126,10 +130,15 @@ def facts(cell: Mapping[str, str]) -> dict[str, Any]:
     act = next((name for name, word in _ACTIVATIONS.items() if cell["act_type"] == f"ActivationType.{word}"), None)
     if act is None:
         raise ValueError(f"act_type {cell['act_type']!r}")
+    counts = {name: int(cell[column]) for name, column in _COUNTS.items()}
+    for name, count in counts.items():
+        if count < 1:
+            raise ValueError(f"{_COUNTS[name]} {count} is below 1")
+    if counts["topk"] > counts["experts"]:
+        raise ValueError(f"topk {counts['topk']} is above expert {counts['experts']}")
     alpha, beta, limit = _CONSTANTS.get(act, _PLAIN)
     return {
-        "tokens": int(cell["token"]), "model_dim": int(cell["model_dim"]), "inter_dim": int(cell["inter_dim"]),
-        "experts": int(cell["expert"]), "topk": int(cell["topk"]), "act": act, "gated": cell["use_g1u1"] == "1",
+        **counts, "act": act, "gated": cell["use_g1u1"] == "1",
         "alpha": alpha, "beta": beta, "limit": limit, "interleaved": False, "biases": False, "routing": "uniform",
         "router_on_input": cell["doweight_stage1"] == "1", "ep": 1,
     }  # fmt: skip
