@@ -181,11 +181,18 @@ class Grouped:
         return held
 
     def wish(self, stage: int, problem: Problem, target: Target) -> dict[str, int]:
-        """Return the default before it is fitted to the problem: our own rule, by the mean rows of an expert."""
+        """Return the default before it is fitted to the problem: our own rule, by the mean rows of an expert.
+
+        On AMD, where nothing has been measured, it is held to tiles that leave room for what the footprint omits.
+        """
         rows = problem.expected_rows / problem.experts
         _, *stages = next(row for row in self.defaults if rows <= row[0])
         axes = ("tile_m", "tile_n", "tile_k", "num_buffers", "num_warps", "group_m")
-        return dict(zip(axes, stages[stage - 1], strict=True)) | {"prefetch": 0}
+        wish = dict(zip(axes, stages[stage - 1], strict=True)) | {"prefetch": 0}
+        if target.vendor != "nvidia":
+            most = {"tile_m": 64, "tile_n": 128, "tile_k": 128, "num_buffers": 2, "num_warps": 8}
+            wish |= {axis: min(wish[axis], value) for axis, value in most.items()}
+        return wish
 
     def default(self, stage: int, problem: Problem, target: Target) -> Config:
         """Return the wish, shrunk until every constraint holds.

@@ -87,6 +87,19 @@ def test_configs_drawn_from_the_legal_space_compile_to_it(kernel, arch, compiled
     assert {config: instructions for config, instructions in found.items() if instructions} == {}
 
 
+@pytest.mark.compile
+@pytest.mark.parametrize(("kernel", "arch"), SERVED)
+def test_the_default_fits_into_its_targets_shared_memory(kernel, arch, compiled):
+    code, description, target = implementation(kernel), load_kernel(kernel), load_target(arch)
+    needed = {
+        (tokens, stage): code.compile(stage, description.default(stage, on, target), on, target).shared_bytes
+        for tokens in (16, 8192)
+        for stage in (1, 2)
+        for on in [problem(kernel, tokens)]
+    }
+    assert max(needed.values()) <= target.shared_bytes, needed
+
+
 @pytest.mark.parametrize("kernel", FAMILIES)
 def test_widened_weights_reach_wgmma_from_registers_and_others_from_shared_memory(kernel, cache):
     text = implementation(kernel).isa(1, CONFIG.replace(tile_m=48), problem(kernel), load_target("sm_90"))
