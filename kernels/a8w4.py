@@ -36,7 +36,8 @@ class A8w4(Grouped):
         rows = config["tile_m"] * tile_k
         return depth * config["tile_n"] * tile_k // 2 + rows * (1 if prefetch else depth)
 
-    def _exact(self, target: Target) -> bool:
+    def exact(self, target: Target) -> bool:
+        """Return whether tiles must divide what they cover: scaled instructions have no masks."""
         return scales_natively(target.arch)
 
 

@@ -11,7 +11,7 @@ from moetune.model.format import FORMATS, Format
 from moetune.model.problem import Problem
 from moetune.model.shape import Shape
 from moetune.model.target import Target
-from moetune.model.traffic import stage_traffic
+from moetune.model.traffic import drawn_traffic
 
 from .sources import source_hash
 
@@ -108,9 +108,9 @@ class CpuKernel:
         """Return the same for all: nothing is compiled."""
         return self.name
 
-    def traffic(self, stage: int, problem: Problem, active_experts: int) -> Traffic:
+    def traffic(self, stage: int, problem: Problem, rows_per_expert: Sequence[int]) -> Traffic:
         """Return bytes and operations of a stage."""
-        return stage_traffic(self.format, stage, problem, active_experts)
+        return drawn_traffic(self.format, stage, problem, rows_per_expert)
 
     def computed_rows(self, stage: int, config: Config, rows_per_expert: Sequence[int]) -> int:
         """Return the useful rows: the last tile of an expert is as short as its rows."""

@@ -12,19 +12,18 @@ from moetune.kernel import LOOP, Constraint, Footprint, Limits, rules_of
 from moetune.model.config import Config
 from moetune.model.floor import Traffic, padded_rows
 from moetune.model.format import Format
-from moetune.model.padding import padded
 from moetune.model.problem import Problem
 from moetune.model.shape import Shape
 from moetune.model.target import Target
-from moetune.model.traffic import stage_traffic
+from moetune.model.traffic import drawn_traffic
 
+from .constraints import RULES
 from .sources import source_hash
 
 TILES_M = (16, 32, 48, 64, 96, 128, 160, 192)
 """Rows a tile: a power of two, or two of them whose products share each weight tile (96 is 64 and 32)."""
 Wish = tuple[int, int, int, int, int, int]
-_AMD_REGISTERS = 131072
-"""Vector registers of a compute unit, in words of 4 bytes."""
+"""tile_m, tile_n, tile_k, num_buffers, num_warps and group_m."""
 _COMMON = (
     "reference.py", "triton_base.py", "triton_core.py", "triton_grouped.py", "triton_launch.py", "triton_product.py",
     "triton_quantise.py", "triton_route.py", "triton_rows.py", "triton_stages.py", "triton_weights.py",
@@ -94,17 +93,7 @@ class Grouped:
             return f"{self.name} needs sm_{self.least_sm} or newer, not {target.arch}"
         if target.arch in self.amd:
             return None
-        return self.refusals().get(
-            target.arch, f"{self.name} is written for {', '.join(self.archs())}, not {target.arch}"
-        )
-
-    def archs(self) -> list[str]:
-        """Return the architectures served, in words."""
-        return [f"sm_{self.least_sm} and newer", *self.amd]
-
-    def refusals(self) -> Mapping[str, str]:
-        """Return reasons for architectures that need one of their own."""
-        return {}
+        return f"{self.name} is written for sm_{self.least_sm} and newer, {', '.join(self.amd)}, not {target.arch}"
 
     def unsupported(self, shape: Shape, tp: int) -> str | None:
         """Return why the kernel cannot compute a shape at a TP, or None."""
@@ -136,12 +125,11 @@ class Grouped:
 
     def constraints(self, stage: int) -> tuple[Constraint, ...]:
         """Return the rules of a stage, cheapest first."""
-        rules = (
-            ("tile_k above K", _k_above), ("tile_k divides K", self._k_divides), ("tile_n", self._n_pads),
-            ("num_buffers", _buffers), ("tile_m", self._rows), ("num_warps", self._warps),
-            ("registers", self._registers),
-        )  # fmt: skip
-        return tuple(Constraint(name, partial(rule, stage)) for name, rule in rules)
+        return tuple(Constraint(name, partial(rule, self, stage)) for name, rule in RULES)
+
+    def exact(self, target: Target) -> bool:
+        """Return whether tiles must divide what they cover: no masks."""
+        return False
 
     def footprint(self, stage: int, config: Config, problem: Problem, target: Target) -> Footprint:
         """Return what a config is predicted to need."""
@@ -161,11 +149,7 @@ class Grouped:
         if target.arch == "sm_90":
             return depth * rows + (depth - self.packed) * weights
         direct = target.arch in ("gfx950", "gfx1250")
-        return (depth - (not direct)) * (weights + (0 if self.prefetches_rows(target, config) else rows))
-
-    def prefetches_rows(self, target: Target, config: Config) -> bool:
-        """Return whether prefetch keeps the rows out of the ring."""
-        return False
+        return (depth - (not direct)) * (weights + rows)
 
     def held(self, config: Config) -> dict[str, int]:
         """Return what a block certainly holds in registers at once, in words of 4 bytes."""
@@ -174,9 +158,8 @@ class Grouped:
         if self.groups:
             held["step's product"] = tile_parts(config["tile_m"])[0] * config["tile_n"]
         if self.packed:
-            each = max(
-                1, config["num_warps"] * 16 // config["tile_n"]
-            )  # warps beyond one per 16 weight rows repeat them
+            # warps beyond one per 16 weight rows repeat them
+            each = max(1, config["num_warps"] * 16 // config["tile_n"])
             held["widened tile"] = each * config["tile_n"] * config["tile_k"] * self.row_bytes // 4
         return held
 
@@ -244,13 +227,13 @@ class Grouped:
         )
         return (
             self.name.removesuffix(LOOP), stage, config.replace(group_m=0), even, spans, layer,
-            tuple((i == 1, i % 16 == 0) for i in (d, inter, d // 2, inter // 2, d // 32, inter // 32)),
+            tuple((i == 1, i % 16 == 0) for i in (d, inter)),
             tuple(size > 1 << 31 for size in sizes), problem.topk, problem.experts.bit_length(),
         )  # fmt: skip
 
-    def traffic(self, stage: int, problem: Problem, active_experts: int) -> Traffic:
-        """Return bytes at stored width and operations; see `stage_traffic`."""
-        return stage_traffic(self.format, stage, problem, active_experts)
+    def traffic(self, stage: int, problem: Problem, rows_per_expert: Sequence[int]) -> Traffic:
+        """Return bytes at stored width and operations; see `moetune.model.traffic`."""
+        return drawn_traffic(self.format, stage, problem, rows_per_expert)
 
     def computed_rows(self, stage: int, config: Config, rows_per_expert: Sequence[int]) -> int:
         """Return the rows of whole tiles: each expert's rows, rounded up to tile_m."""
@@ -259,78 +242,3 @@ class Grouped:
     def source_hash(self) -> str:
         """Return a hash of the sources that decide what is computed and how fast."""
         return source_hash((*_COMMON, *self.sources))
-
-    def _k_divides(self, stage: int, config: Config, problem: Problem, target: Target) -> str | None:
-        k, tile_k = problem.k(stage), config["tile_k"]
-        if k % tile_k == 0 or (padded(k) % tile_k == 0 and not self._exact(target)):
-            return None
-        how = "" if self._exact(target) else f", nor its padding to {padded(k)}"
-        return f"tile_k {tile_k} does not divide {_reduced(stage)} {k}{how}: the last tile reads past the row"
-
-    def _n_pads(self, stage: int, config: Config, problem: Problem, target: Target) -> str | None:
-        n, tile_n = problem.n(stage), config["tile_n"]
-        what = f"the {n} weight rows of stage 1" if stage == 1 else f"model_dim {n}"
-        if self._exact(target) and n % tile_n:
-            return f"tile_n {tile_n} does not divide {what}: the last tile reads past the weights"
-        if tile_n > padded(n, 64):
-            return f"tile_n {tile_n} exceeds {what}: the rest only pads"
-        block = self.format.tile * (problem.gates if stage == 1 else 1)
-        if self.format.tile > 1 and tile_n > block:
-            return f"tile_n {tile_n} spans blocks of {self.format.tile} weight rows, which have scales of their own"
-        return None
-
-    def _exact(self, target: Target) -> bool:
-        """Return whether tiles must divide what they cover: no masks."""
-        return False
-
-    def _rows(self, stage: int, config: Config, problem: Problem, target: Target) -> str | None:
-        most = max(TILES_M[0], 1 << (problem.tokens - 1).bit_length())
-        if config["tile_m"] > most:
-            return (
-                f"tile_m {config['tile_m']} only pads: an expert has at most {problem.tokens} rows, which {most} holds"
-            )
-        mean = problem.expected_rows / problem.experts
-        if config["tile_m"] > max(2 * TILES_M[0], 4 * mean) and problem.routing.kind in ("uniform", "balanced"):
-            return f"tile_m {config['tile_m']} is over four times the {mean:.3g} rows of an expert: it mostly pads"
-        if tile_parts(config["tile_m"])[1] and self._exact(target):
-            return f"tile_m {config['tile_m']} is no power of two, which scaled matrix instructions take"
-        return None
-
-    def _warps(self, stage: int, config: Config, problem: Problem, target: Target) -> str | None:
-        each = config["tile_m"] * config["tile_n"] // (config["num_warps"] * 32)
-        if config["num_warps"] <= 4 or each >= 8:
-            return None
-        return (
-            f"{config['num_warps']} warps share a tile of {config['tile_m']} x {config['tile_n']}: too little for each"
-        )
-
-    def _registers(self, stage: int, config: Config, problem: Problem, target: Target) -> str | None:
-        if target.vendor == "amd" and self.packed and not self._exact(target):
-            widened = config["tile_n"] * config["tile_k"]
-            if widened > _AMD_REGISTERS // 4:
-                return f"{widened:,} weights to widen at once: they spill, and take minutes to compile"
-        if target.vendor != "nvidia":
-            return None
-        held, threads = self.held(config), config["num_warps"] * target.warp_size
-        each, most = sum(held.values()) // threads, min(255, target.registers // threads)
-        if each <= most * 7 // 8:
-            return None
-        return f"{each} of {most} registers per thread for the {' and the '.join(held)}: they spill"
-
-
-def _reduced(stage: int) -> str:
-    return "model_dim" if stage == 1 else "inter_dim"
-
-
-def _k_above(stage: int, config: Config, problem: Problem, target: Target) -> str | None:
-    k = problem.k(stage)
-    if config["tile_k"] <= padded(k):
-        return None
-    return f"tile_k {config['tile_k']} exceeds {_reduced(stage)} {k}: reads past the row"
-
-
-def _buffers(stage: int, config: Config, problem: Problem, target: Target) -> str | None:
-    steps = padded(problem.k(stage)) // config["tile_k"]
-    if config["num_buffers"] <= max(2, steps):
-        return None
-    return f"num_buffers {config['num_buffers']} exceeds the {steps} K tiles: the rest stay empty"

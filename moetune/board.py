@@ -7,15 +7,16 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from moetune.bench import Effort
 from moetune.errors import MoetuneError
 from moetune.ledger import Ledger, Records
 from moetune.model.config import Config
 from moetune.model.problem import Problem
 from moetune.model.progress import Current
-from moetune.model.trial import Decision, Final, Trial, Verdict
+from moetune.model.trial import Final, Trial
+from moetune.model.verdict import Decision, Verdict
 from moetune.search import Known, starting_configs
 from moetune.space import Pool
+from moetune.workbench import Effort
 
 _NOTES = 3
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TypeVar
 
-from moetune.bench import Bench
 from moetune.device.answers import Prepared, Run
 from moetune.device.child import LOST
 from moetune.kernel import BOTH, LAYER
@@ -15,7 +14,9 @@ from moetune.model.config import Config
 from moetune.model.floor import floor_us
 from moetune.model.problem import Problem
 from moetune.model.progress import Current
-from moetune.model.trial import Decision, Entry, Final, Timing, Trial, Verdict
+from moetune.model.trial import Entry, Final, Timing, Trial
+from moetune.model.verdict import Decision, Verdict
+from moetune.workbench import Bench
 
 Pair = tuple[Config, ...]
 """A config for each stage, or one for both."""
@@ -155,8 +156,7 @@ def _told(
     prepared: Prepared, bench: Bench,
 ) -> Verdict:  # fmt: skip
     stages, rows = bench.kernel.stages, prepared.rows_per_expert
-    active = sum(1 for count in rows if count)
-    traffic = [bench.kernel.traffic(stage, problem, active) for stage in (1, 2)]
+    traffic = [bench.kernel.traffic(stage, problem, rows) for stage in (1, 2)]
     run, default = good[kept], good[defaults]
     return dataclasses.replace(
         verdict,
@@ -176,7 +176,7 @@ def _told(
         padded_floor_us=padded_floor_us(kept, problem, rows, bench),
         operations=sum(t.operations for t in traffic),
         bytes=sum(t.bytes for t in traffic),
-        active_experts=active,
+        active_experts=sum(1 for count in rows if count),
         routing={"ids": prepared.ids_digest, "most_rows": max(rows)},
         accuracy=run.accuracy,
         limits=prepared.limits[LAYER],
@@ -190,10 +190,9 @@ def _right_us(run: Run | None) -> float | None:
 
 def padded_floor_us(pair: Pair, problem: Problem, rows: Sequence[int], bench: Bench) -> float | None:
     """Return the floor of the rows that the tiles compute; None where the target states no rate."""
-    active = sum(1 for count in rows if count)
     parts = [
         floor_us(
-            [bench.kernel.traffic(stage, problem, active)],
+            [bench.kernel.traffic(stage, problem, rows)],
             bench.target,
             padding=bench.kernel.computed_rows(stage, config, rows) / sum(rows),
         )

@@ -127,7 +127,7 @@ class Kernel(Protocol):
     def binary(self, stage: int, config: Config, problem: Problem) -> Hashable:
         """Return what decides the compiled binary: configs and problems that agree in it share one."""
 
-    def traffic(self, stage: int, problem: Problem, active_experts: int) -> Traffic:
+    def traffic(self, stage: int, problem: Problem, rows_per_expert: Sequence[int]) -> Traffic:
         """Return bytes and operations of stage 1 or 2 (asked of each, also where they share a config)."""
 
     def computed_rows(self, stage: int, config: Config, rows_per_expert: Sequence[int]) -> int:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from moetune.errors import LedgerError, OutputError
-from moetune.model.trial import Decision, Final, Trial, Verdict
+from moetune.model.trial import Final, Trial
+from moetune.model.verdict import Decision, Verdict
 
 SCHEMA = 1
 NAME = "ledger.jsonl"

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from moetune.model.progress import Current
-from moetune.model.trial import Decision, Verdict
+from moetune.model.verdict import Decision, Verdict
 
 if TYPE_CHECKING:
     from rich.console import Console, Group

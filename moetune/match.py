@@ -10,21 +10,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from moetune.bench import Bench, Effort, start
 from moetune.claims import Claims
 from moetune.device.child import Stopped
-from moetune.device.compiling import CompilePool, Job
+from moetune.device.compiling import CompilePool, Job, compile_workers
 from moetune.device.lane import Deadlines, Lane
 from moetune.device.machine import Device
 from moetune.errors import BenchFailed, Interrupted, KernelError, MoetuneError
 from moetune.holding import caught_signals, hold
+from moetune.lanes import attend, finish, told
 from moetune.model.config import Config
 from moetune.model.contest import Claim, Contest
 from moetune.model.policy import Policy
 from moetune.model.target import Target
 from moetune.model.trial import Final, Trial
 from moetune.referee import judge, pairs_of
-from moetune.sweep import attend, compile_workers, finish, told
+from moetune.workbench import Bench, Effort, start
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -89,9 +90,10 @@ class ProblemPlan:
 
 
 @cache
-def _active_experts(problem: Problem, seed: int) -> int:
-    ids = problem.draw_ids(seed)
-    return len(set(ids[ids >= 0].tolist()))
+def _rows_per_expert(problem: Problem, seed: int) -> tuple[int, ...]:
+    ids = problem.draw_ids(seed).ravel().tolist()
+    counts = Counter(ids)
+    return tuple(counts[expert] for expert in range(problem.experts))
 
 
 def plan_problem(
@@ -103,16 +105,16 @@ def plan_problem(
     KernelError where the kernel's default is not in its own pool, UsageError on an unknown sampler.
     """
     routed = dataclasses.replace(problem, tp=1, kernel="", format="")  # problems that differ in these are routed alike
-    active = _active_experts(routed, seed)
+    rows = _rows_per_expert(routed, seed)
     stages = tuple(
-        _plan_stage(kernel, stage, problem, target, budget, sampler, seed, known, active) for stage in kernel.stages
+        _plan_stage(kernel, stage, problem, target, budget, sampler, seed, known, rows) for stage in kernel.stages
     )
     return ProblemPlan(problem, stages, kernel.compiles_ahead)
 
 
 def _plan_stage(
     kernel: Kernel, stage: int, problem: Problem, target: Target, budget: int, sampler: str, seed: int,
-    known: Sequence[Known], active: int,
+    known: Sequence[Known], rows_per_expert: Sequence[int],
 ) -> StagePlan:  # fmt: skip
     pool = enumerate_pool(kernel, stage, problem, target)
     starting = starting_configs(problem, stage, pool, known)
@@ -135,8 +137,8 @@ def _plan_stage(
         rounds=tuple(rounds(search.sampler, min(budget, len(pool.configs)), len(first))),
         start_binaries=frozenset(kernel.binary(stage, config, problem) for config in first),
         binaries=frozenset(kernel.binary(stage, config, problem) for config in pool.configs),
-        traffic=tuple(kernel.traffic(part, problem, active) for part in parts),
-        weight_bytes=sum(kernel.traffic(part, problem, problem.experts).bytes for part in parts),
+        traffic=tuple(kernel.traffic(part, problem, rows_per_expert) for part in parts),
+        weight_bytes=sum(kernel.traffic(part, problem, [1] * problem.experts).bytes for part in parts),
     )
 
 

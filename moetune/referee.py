@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from moetune.bench import Bench
 from moetune.device.answers import Entrant, Prepared, Rival
 from moetune.device.child import LOST
 from moetune.device.lane import Lane
@@ -19,6 +18,7 @@ from moetune.model.floor import floor_us
 from moetune.model.problem import Problem
 from moetune.model.trial import Timing, Trial
 from moetune.tuning import NAMES, ready, try_config
+from moetune.workbench import Bench
 
 
 def judge(claim: Claim, bench: Bench) -> Contest:
@@ -81,12 +81,12 @@ def _contest(blank: Contest, prepared: Prepared, bench: Bench) -> Contest:
 
     found = [contestant(name, pair) for name, pair in pairs.items()]
     found += [contestant(rival.name, rival) for rival in rivals]
-    active = sum(1 for rows in prepared.rows_per_expert if rows)
+    rows = prepared.rows_per_expert
     contest = replace(
         blank,
         contestants=(*found, *unmade),
-        floors_us=tuple(floor_us([bench.kernel.traffic(s, problem, active)], bench.target) for s in (1, 2)),
-        padded_floor_us=padded_floor_us(row, problem, prepared.rows_per_expert, bench),
+        floors_us=tuple(floor_us([bench.kernel.traffic(s, problem, rows)], bench.target) for s in (1, 2)),
+        padded_floor_us=padded_floor_us(row, problem, rows, bench),
         quantise_us=prepared.quantise_us,
     )
     standing, reason = stand(found[0], found[1])

@@ -9,30 +9,31 @@ import shlex
 import signal
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from moetune import __version__
-from moetune.bench import Bench, Effort, start
 from moetune.board import Board
 from moetune.device.child import Stopped
-from moetune.device.compiling import CompilePool, Job
+from moetune.device.compiling import CompilePool, Job, compile_workers
 from moetune.device.lane import Deadlines, Lane
-from moetune.device.machine import Device, usable_cores
+from moetune.device.machine import Device
 from moetune.errors import Interrupted, MoetuneError, OutputError, SweepFailed
 from moetune.holding import caught_signals, hold
 from moetune.kernel import Kernel
+from moetune.lanes import attend, finish, told
 from moetune.ledger import NAME, Ledger, Records, read_ledger
 from moetune.model.policy import Policy
 from moetune.model.problem import Problem
 from moetune.model.progress import Current
 from moetune.model.target import Target
-from moetune.model.trial import Decision, Verdict
+from moetune.model.verdict import Decision, Verdict
 from moetune.search import Known, StageSearch
 from moetune.space import enumerate_pool
 from moetune.tuning import tune
+from moetune.workbench import Bench, Effort, start
 
 _BUSY = 0.1  # a spread above this share of the median is no quiet device's
 
@@ -101,26 +102,6 @@ def run(order: Order, watch: Callable[[Board, int], None]) -> Ended:
         return Ended(verdicts, time.monotonic() - begun, _error(order, board, signals, verdicts))
 
 
-def attend(threads: Sequence[threading.Thread], signals: list[int], look: Callable[[], None]) -> None:
-    """Start threads, and look on at 4 Hz until all have ended or a signal came."""
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads) and not signals:
-        for thread in threads:
-            thread.join(0.25 / len(threads))
-        look()
-
-
-def finish(threads: Sequence[threading.Thread], lanes: Sequence[Lane], compilers: CompilePool | None) -> None:
-    """End the children of lanes and of the compile pool, then the threads that wait for them."""
-    for lane in lanes:
-        lane.stop()
-    if compilers is not None:
-        compilers.close()
-    for thread in threads:
-        thread.join(30)
-
-
 def _error(order: Order, board: Board, signals: list[int], verdicts: tuple[Verdict, ...]) -> MoetuneError | None:
     resume = f"resume with: {resume_command(order)}"
     if signals:
@@ -172,12 +153,6 @@ def open_ledger(order: Order) -> tuple[Ledger, Records | None]:
     return Ledger(path, keep=records.size if records is not None and records.torn else None), records
 
 
-def compile_workers() -> int:
-    """Return how many processes compile: every core but two, where there are more than four."""
-    cores = usable_cores()
-    return cores - 2 if cores > 4 else cores
-
-
 def _start_compilers(order: Order) -> CompilePool | None:
     if not any(kernel.compiles_ahead for kernel in order.kernels.values()):
         return None
@@ -198,17 +173,6 @@ def _drive(lane: Lane, order: Order, board: Board, compilers: CompilePool | None
         board.stop(told(error, lane, order.out))
     finally:
         lane.lose()
-
-
-def told(error: Exception, lane: Lane, out: Path) -> MoetuneError:
-    """Return what stopped a lane as an error in one line; the trace of a fault of moetune's own goes to a log."""
-    if isinstance(error, MoetuneError):
-        return error
-    import traceback
-
-    with open(out / "fault.log", "a") as log:
-        traceback.print_exception(error, file=log)
-    return MoetuneError(f"internal fault on {lane.device.name}: {error!r}; see {out / 'fault.log'}")
 
 
 def _take_all(lane: Lane, order: Order, board: Board, compilers: CompilePool | None) -> None:

@@ -6,7 +6,6 @@ import dataclasses
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from moetune.bench import Bench, tile_rows
 from moetune.device.answers import Attempt, Prepared
 from moetune.device.child import LOST
 from moetune.errors import KernelError, OutputError
@@ -16,9 +15,11 @@ from moetune.model.config import Config
 from moetune.model.floor import floor_us
 from moetune.model.problem import Problem
 from moetune.model.progress import Current
-from moetune.model.trial import Decision, Outcome, Phase, Trial, Verdict
+from moetune.model.trial import Outcome, Phase, Trial
+from moetune.model.verdict import Decision, Verdict
 from moetune.search import StageSearch
 from moetune.space import Pool, enumerate_pool
+from moetune.workbench import Bench, tile_rows
 
 NAMES = {BOTH: "both stages", 1: "stage 1", 2: "stage 2"}
 
@@ -224,9 +225,8 @@ def _best_us(trials: Sequence[Trial]) -> float | None:
 
 
 def _stage_floor(problem: Problem, stage: int, prepared: Prepared, bench: Bench) -> float | None:
-    active = sum(1 for rows in prepared.rows_per_expert if rows)
     stages = (1, 2) if stage == BOTH else (stage,)
-    return floor_us([bench.kernel.traffic(s, problem, active) for s in stages], bench.target)
+    return floor_us([bench.kernel.traffic(s, problem, prepared.rows_per_expert) for s in stages], bench.target)
 
 
 def _fixed_default(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from moetune.kernel import Constraint, Footprint, Limits
@@ -13,7 +13,7 @@ from moetune.model.problem import Problem
 from moetune.model.routing import Routing
 from moetune.model.shape import Shape
 from moetune.model.target import Target
-from moetune.model.traffic import stage_traffic
+from moetune.model.traffic import drawn_traffic
 from moetune.model.trial import Outcome, Phase, Timing, Trial
 
 AXES: dict[str, tuple[int, ...]] = {
@@ -106,8 +106,8 @@ class FakeKernel:
     def binary(self, stage: int, config: Config, problem: Problem) -> Hashable:
         return (stage, config.replace(group_m=0))
 
-    def traffic(self, stage: int, problem: Problem, active_experts: int) -> Traffic:
-        return stage_traffic(self.format, stage, problem, active_experts)
+    def traffic(self, stage: int, problem: Problem, rows_per_expert: Sequence[int]) -> Traffic:
+        return drawn_traffic(self.format, stage, problem, rows_per_expert)
 
     def source_hash(self) -> str:
         return "fake"

@@ -16,7 +16,7 @@ from moetune.ledger import Ledger
 from moetune.model.config import Config
 from moetune.model.problem import Problem
 from moetune.model.routing import Routing
-from moetune.model.trial import Verdict
+from moetune.model.verdict import Verdict
 from moetune.tables import aiter
 from moetune.tables.lines import Lines, join
 from moetune.tables.native import native_bytes

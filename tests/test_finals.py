@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 from fakes import fake_problem
 
-from moetune.bench import identity_of
 from moetune.device.answers import Run
 from moetune.device.child import ChildDied
 from moetune.finals import choose_pairs, decide, isolated
 from moetune.model.config import Config
-from moetune.model.trial import Accuracy, Decision, Timing
+from moetune.model.trial import Accuracy, Timing
+from moetune.model.verdict import Decision
+from moetune.workbench import identity_of
 
 A, B, C = (Config.of(tile_m=m) for m in (16, 32, 64))
 RIGHT = Accuracy(1e-3, 2e-3, 0.0, 100, 0)

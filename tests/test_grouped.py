@@ -312,7 +312,7 @@ class TestFormats:
                 assert load_kernel(name).axes(1)["tile_k"] == (FORMATS[name].weights.group,)
 
     def test_zero_points_are_read_with_the_scales(self):
-        plain, zeros = (load_kernel(k).traffic(1, problem(k, 1), 10).bytes for k in ("w4a16_g32", "w4a16_g32_zp"))
+        plain, zeros = (load_kernel(k).traffic(1, problem(k, 1), [1] * 10).bytes for k in ("w4a16_g32", "w4a16_g32_zp"))
         assert zeros - plain == 10 * 2048 * (4096 // 32) // 2
 
     def test_what_a_step_holds_in_registers_beside_the_accumulator(self):
@@ -325,10 +325,10 @@ class TestFormats:
         }  # fmt: skip
 
     def test_bytes_and_operations_of_qwen_at_one_token(self):
-        traffic = load_kernel("bf16").traffic(1, problem("bf16", 1), 10)
+        traffic = load_kernel("bf16").traffic(1, problem("bf16", 1), [1] * 10)
         assert traffic.bytes == 10 * 2048 * 4096 * 2 + 4096 * 2 + 10 * 1024 * 2
         assert traffic.operations == 2 * 10 * 2048 * 4096
-        mx = load_kernel("a8w4").traffic(2, problem("a8w4", 1), 10)
+        mx = load_kernel("a8w4").traffic(2, problem("a8w4", 1), [1] * 10)
         assert mx.bytes == 10 * 4096 * (512 + 32) + 10 * (1024 + 32) + 10 * 4096 * 2
         assert mx.rate == "mxfp8_mxfp4"
 

@@ -25,7 +25,8 @@ RANKS = {
     "device": 6,
     "search": 6,
     "tables": 6,
-    "bench": 7,
+    "lanes": 7,
+    "workbench": 7,
     "claims": 7,
     "holding": 7,
     "plan": 7,
@@ -147,7 +148,7 @@ from moetune.targets import load_target
 kernel = load_kernel({name!r})
 problem, target = Problem(load_shape("demo"), 1, kernel.name, kernel.format.name, 16), load_target("h200")
 target = load_target("cpu") if kernel.device == "cpu" else target
-fine = kernel.unserved(target) is None and kernel.source_hash() and kernel.traffic(1, problem, 4).bytes > 0
+fine = kernel.unserved(target) is None and kernel.source_hash() and kernel.traffic(1, problem, [1, 2, 3]).bytes > 0
 for stage in kernel.stages:
     config = kernel.default(stage, problem, target)
     fine = fine and set(config) == set(kernel.axes(stage)) and kernel.binary(stage, config, problem)

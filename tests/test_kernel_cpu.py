@@ -234,7 +234,7 @@ def test_it_serves_the_cpu_only_and_says_what_it_cannot_compute():
 
 def test_traffic_counts_weights_of_active_experts_input_and_output_once():
     p = problem(4)
-    first, second = KERNEL.traffic(1, p, 5), KERNEL.traffic(2, p, 5)
+    first, second = (KERNEL.traffic(stage, p, [4, 0, 3, 2, 2, 1]) for stage in (1, 2))
     assert first.bytes == 2 * (5 * 160 * 96 + 4 * 96 + 12 * 80)
     assert second.bytes == 2 * (5 * 96 * 80 + 12 * 80 + 12 * 96)
     assert first.operations == 2 * 12 * 160 * 96

@@ -132,6 +132,7 @@ def test_a_verdict_without_sound_times_names_its_line(path, change):
         ({"tokens": "16"}, "facts.tokens '16' is no count"),
         ({"experts": True}, "facts.experts True is no count"),
         ({"ep": 3}, "facts.ep 3 does not divide the experts"),
+        ({"topk": 99}, "facts.topk 99 is above the experts"),
     ],
 )
 def test_a_verdict_without_sound_counts_names_its_line(path, change, words):

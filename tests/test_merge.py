@@ -9,7 +9,7 @@ from verdicts import MACHINE, failed, tie, verdict
 
 from moetune.errors import OutputError, TableError, UsageError
 from moetune.ledger import Ledger
-from moetune.model.trial import Verdict
+from moetune.model.verdict import Verdict
 from moetune.tables.aiter import HEADER
 from moetune.tables.files import Plan, merge_into
 from moetune.tables.lines import Lines

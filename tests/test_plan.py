@@ -93,7 +93,8 @@ def test_a_rank_of_several_moves_only_the_experts_that_its_own_rows_reach() -> N
         return plan_problem(KERNEL, dataclasses.replace(fake_problem(256), ep=ep), TARGET, 4, "random", 0).stages
 
     for whole, quarter in zip(stages(1), stages(4), strict=True):
-        assert quarter.traffic[0].operations * 4 == whole.traffic[0].operations
+        here = (dataclasses.replace(fake_problem(256), ep=4).draw_ids(0) >= 0).mean()
+        assert quarter.traffic[0].operations == whole.traffic[0].operations * here
         assert quarter.traffic[0].bytes < whole.traffic[0].bytes / 3
         assert quarter.weight_bytes < whole.weight_bytes / 3
 

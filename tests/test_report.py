@@ -8,7 +8,8 @@ from verdicts import BEST1, BEST2, DEFAULT, failed, tie, verdict
 
 from moetune.errors import LedgerError, TableError, UsageError
 from moetune.ledger import Ledger
-from moetune.model.trial import Accuracy, Decision, Final, Outcome, Phase, Timing, Trial
+from moetune.model.trial import Accuracy, Final, Outcome, Phase, Timing, Trial
+from moetune.model.verdict import Decision
 from moetune.report import evidence as evidence_module
 from moetune.report.accuracy import accuracy_sheet, failure_sheet
 from moetune.report.buckets import config_sheets, identify, time_sheets

@@ -10,15 +10,15 @@ import pytest
 from fakes import TARGET, FakeKernel, fake_problem, fake_trial
 from verdicts import verdict
 
-from moetune.bench import Effort
 from moetune.board import Board
 from moetune.device.machine import Device
 from moetune.errors import MachineError, OutputError
 from moetune.holding import hold
 from moetune.ledger import Ledger, Records
 from moetune.model.config import Config
-from moetune.model.trial import Decision, Verdict
+from moetune.model.verdict import Decision, Verdict
 from moetune.sweep import Order, resume_command
+from moetune.workbench import Effort
 
 GPU = Device("cuda:0", "Fake GPU", "sm_90", "GPU-test-1234", 64, 32, 100_000, 1 << 20, 0)
 PROBLEMS = tuple(fake_problem(tokens, tp) for tp in (1, 2) for tokens in (1, 16))

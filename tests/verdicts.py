@@ -8,7 +8,8 @@ from moetune.model.config import Config
 from moetune.model.problem import Problem
 from moetune.model.routing import Routing
 from moetune.model.shape import Shape
-from moetune.model.trial import Accuracy, Decision, Verdict
+from moetune.model.trial import Accuracy
+from moetune.model.verdict import Decision, Verdict
 
 SHAPE = Shape(
     name="demo", model_dim=256, inter_dim=128, experts=8, topk=2, act="silu", gated=True,

@@ -15,7 +15,6 @@ from .int4 import dequantise_int4, draw_int4, quantise_int4
 from .int8 import dequantise_int8, draw_int8, quantise_int8
 from .mx import (
     BLOCK,
-    SCALE_MODE,
     dequantise_mxfp4,
     dequantise_mxfp8,
     draw_mxfp4,
@@ -27,7 +26,6 @@ from .nibbles import pack_nibbles, unpack_nibbles
 __all__ = [
     "BLOCK",
     "GROUP",
-    "SCALE_MODE",
     "dequantise_e4m3",
     "dequantise_e4m3_blocks",
     "dequantise_int4",

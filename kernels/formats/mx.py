@@ -19,7 +19,6 @@ from .drawing import fill, quantiles, sample
 from .nibbles import pack_nibbles, pairs, unpack_nibbles
 
 BLOCK = 32
-SCALE_MODE = "floor"
 
 _E4M3_EMAX, _E4M3_MAX = 8, 448.0
 _E2M1_EMAX = 2

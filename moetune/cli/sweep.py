@@ -17,7 +17,6 @@ from moetune.search import SAMPLERS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from moetune.bench import Effort
     from moetune.device.machine import Device
     from moetune.kernel import Kernel
     from moetune.model.problem import Problem
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from moetune.plan import ProblemPlan
     from moetune.search import Known
     from moetune.sweep import Order
+    from moetune.workbench import Effort
 
 _COUPLINGS = ("none", "tile_m")
 
@@ -67,7 +67,6 @@ def sweep(
       moetune sweep qwen3.5-397b-a17b --tp 1,2,4 --kernel bf16,a8w4
       moetune sweep demo --dry-run --target sm_90
     """
-    from moetune.bench import Effort
     from moetune.catalog import load_shape
     from moetune.choosing import (
         choose_devices,
@@ -83,6 +82,7 @@ def sweep(
     from moetune.device.machine import target_for
     from moetune.model.routing import Routing
     from moetune.targets import load_target
+    from moetune.workbench import Effort
 
     for option, value, names in (("--sampler", sampler, SAMPLERS), ("--couple", couple, _COUPLINGS)):
         if value not in names:
@@ -159,8 +159,8 @@ def _sweep(order: Order, quiet: bool, form: str) -> None:
 
 
 def _expected_s(order: Order) -> float:
+    from moetune.device.compiling import compile_workers
     from moetune.plan import estimate_seconds
-    from moetune.sweep import compile_workers
 
     plans = _plans(order.problems, order.kernels, order.target, order.effort, order.start_from)
     return estimate_seconds(plans, compile_workers(), order.target)
@@ -180,10 +180,10 @@ def _print_plan(
     problems: Sequence[Problem], kernels: dict[str, Kernel], target: Target, effort: Effort, known: Sequence[Known],
     form: str,
 ) -> None:  # fmt: skip
+    from moetune.device.compiling import compile_workers
     from moetune.live import duration
     from moetune.plan import estimate_seconds, exclusion_rows, first_rows, pool_rows
     from moetune.report.sheet import Sheet, render
-    from moetune.sweep import compile_workers
 
     workers = compile_workers()
     plans = _plans(problems, kernels, target, effort, known)

@@ -18,6 +18,7 @@ from typing import Any
 from pebble import ProcessExpired, ProcessPool
 
 from moetune.device.child import Stopped, die_with_parent, first_line
+from moetune.device.machine import usable_cores
 from moetune.model.config import Config
 from moetune.model.problem import Problem
 from moetune.model.target import Target
@@ -90,6 +91,12 @@ def _start(environment: Mapping[str, str], log: str, parent: int) -> None:
     os.dup2(output, 1)
     os.dup2(output, 2)
     die_with_parent(parent)
+
+
+def compile_workers() -> int:
+    """Return how many processes compile: every core but two, where there are more than four."""
+    cores = usable_cores()
+    return cores - 2 if cores > 4 else cores
 
 
 class CompilePool:

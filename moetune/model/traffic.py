@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from moetune.model.floor import Traffic
 from moetune.model.format import Format
 from moetune.model.problem import Problem
@@ -25,15 +27,21 @@ def weight_bytes(form: Format, rows: int, k: int) -> int:
     return (rows * k * w.bits + -(-rows // form.tile) * columns * (w.scale_bits + w.zero_bits)) // 8
 
 
-def stage_traffic(form: Format, stage: int, problem: Problem, active_experts: float) -> Traffic:
-    """Return the bytes and operations of stage 1 or 2 when `active_experts` have rows.
+def drawn_traffic(form: Format, stage: int, problem: Problem, rows_per_expert: Sequence[int]) -> Traffic:
+    """Return the bytes and operations of stage 1 or 2 for the rows that each expert of this rank was sent."""
+    return stage_traffic(form, stage, problem, sum(1 for rows in rows_per_expert if rows), sum(rows_per_expert))
+
+
+def stage_traffic(form: Format, stage: int, problem: Problem, active_experts: float, routed_rows: float) -> Traffic:
+    """Return the bytes and operations of stage 1 or 2 when `active_experts` of this rank have `routed_rows` in all.
 
     Stage 1 reads the active experts' gate and up weights and x once, and writes the intermediate; stage 2
     reads the down weights and the intermediate, and writes the routed output in bf16. All at stored width,
     scales and zero points included; biases, the sort and the combine are not counted. Operations are
-    2 x rows x n x k. Of several ranks, tokens and rows are those that one has on average.
+    2 x rows x n x k. Of several ranks, the tokens are those that one has a row of on average.
     """
-    tokens, rows = round(problem.expected_tokens), round(problem.expected_rows)
+    rows = round(routed_rows)
+    tokens = min(round(problem.expected_tokens), rows)
     if stage == 1:
         weights = problem.gates * weight_bytes(form, problem.inter_dim, problem.model_dim)
         moved = form.activations.bytes(tokens, problem.model_dim)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from moetune.model.trial import Accuracy, Decision, Verdict
+from moetune.model.trial import Accuracy
+from moetune.model.verdict import Decision, Verdict
 from moetune.report.rows import WHERE, order, row_of, shared, title_of
 from moetune.report.sheet import Cell, Sheet
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from moetune.ledger import posed
-from moetune.model.trial import Verdict
+from moetune.model.verdict import Verdict
 from moetune.report.rows import WHERE, Row, order, row_of, shared, title_of
 from moetune.report.sheet import Cell, Sheet, number
 from moetune.report.summary import grouping

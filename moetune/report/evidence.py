@@ -8,7 +8,8 @@ from pathlib import Path
 
 from moetune.errors import LedgerError, TableError
 from moetune.ledger import Records
-from moetune.model.trial import Trial, Verdict
+from moetune.model.trial import Trial
+from moetune.model.verdict import Verdict
 from moetune.report.buckets import CLOCK, HASH, identify
 from moetune.report.rows import source_hash
 from moetune.tables.reading import Source, read_source

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from moetune.kernel import LOOP
-from moetune.model.trial import Verdict
+from moetune.model.verdict import Verdict
 from moetune.report.rows import WHERE, Row, order, ratio, row_of, shared, title_of
 from moetune.report.sheet import Sheet
 

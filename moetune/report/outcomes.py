@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Set
 
-from moetune.model.trial import Outcome, Trial, Verdict
+from moetune.model.trial import Outcome, Trial
+from moetune.model.verdict import Verdict
 from moetune.report.rows import WHERE, order, row_of, shared, title_of
 from moetune.report.sheet import Cell, Sheet
 

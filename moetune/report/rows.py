@@ -7,7 +7,7 @@ from functools import cache
 
 from moetune.errors import KernelError
 from moetune.kernel import load_kernel
-from moetune.model.trial import Decision, Verdict
+from moetune.model.verdict import Decision, Verdict
 from moetune.report.sheet import Cell
 
 Row = dict[str, Cell]

@@ -94,7 +94,7 @@ def _floors(shape: Shape, target: Target, tps: Sequence[int], tokens: Sequence[i
             for count in tokens:
                 problem = Problem(shape, tp, form.name, form.name, count)
                 active = expected_active_experts(shape.experts, shape.topk, count)
-                stages = [stage_traffic(form, stage, problem, active) for stage in (1, 2)]
+                stages = [stage_traffic(form, stage, problem, active, problem.rows) for stage in (1, 2)]
                 floor = floor_us(stages, target)
                 if floor is None:
                     unstated.add(f"{form.rate} peak" if target.bandwidth else "bandwidth")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from moetune.errors import UsageError, nearest
-from moetune.model.trial import Decision, Verdict
+from moetune.model.verdict import Decision, Verdict
 from moetune.report.rows import WHERE, order, row_of, shared, title_of
 from moetune.report.sheet import Cell, Sheet
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from moetune.errors import TableError
-from moetune.model.trial import Verdict
+from moetune.model.verdict import Verdict
 from moetune.tables.row import Row
 from moetune.tables.winners import winners
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from moetune.errors import TableError, UsageError
 from moetune.ledger import Records, read_ledger
-from moetune.model.trial import Verdict
+from moetune.model.verdict import Verdict
 from moetune.tables import aiter
 from moetune.tables.lines import Line, read_lines
 from moetune.tables.native import SUFFIX, native_path, read_native

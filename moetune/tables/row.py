@@ -7,7 +7,7 @@ from typing import Any
 
 from moetune.errors import TableError
 from moetune.model.config import Config
-from moetune.model.trial import Decision, Verdict
+from moetune.model.verdict import Decision, Verdict
 
 _FACTS = (
     "kernel", "format", "tokens", "routing", "model_dim", "inter_dim", "experts", "topk", "act", "gated",
